@@ -1,0 +1,42 @@
+package engine
+
+import (
+	"context"
+	"net/http"
+
+	"encoding/json"
+
+	"github.com/modelcontextprotocol/go-sdk/auth"
+
+	"github.com/coatcheck/coatcheck/task"
+)
+
+// Caller is what is known of a requestor while its request is at hand. Only the
+// Principal is ever stored.
+type Caller struct {
+	Principal  task.Principal
+	TokenInfo  *auth.TokenInfo // of the bearer token, if there was one
+	Header     http.Header     // of the HTTP request, if there was one
+	Initialize json.RawMessage // params of the session's initialize request, if seen
+}
+
+// Job is one run of a task's request.
+type Job struct {
+	Ref     task.Ref
+	Request task.Request
+	Caller  *Caller // nil for a task adopted after a restart
+	Remote  string  // the upstream's own task id, recorded by an earlier run
+
+	// SetRemote records the upstream's own task id, durably, before it returns.
+	SetRemote func(ctx context.Context, id string) error
+	// Progress shows what the work is at, as the task's statusMessage, until the next call.
+	Progress func(message string)
+}
+
+// Runner runs requests. Run returns what the request was answered with, exactly. It stops
+// as soon as it can when ctx is cancelled; what it returns then is not used.
+// An error that is a *protocol.Error becomes the task's JSON-RPC error; any other becomes
+// -32603 and is logged (ERR-2).
+type Runner interface {
+	Run(ctx context.Context, job *Job) (task.Outcome, error)
+}

@@ -1,0 +1,89 @@
+// Package store says what a place for tasks must offer. Package storetest has the suite
+// that every implementation passes.
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/coatcheck/coatcheck/task"
+)
+
+// Errors a Store returns (possibly wrapped).
+var (
+	// ErrNotFound: the principal has no such task.
+	ErrNotFound = errors.New("task not found")
+	// ErrExpired: the principal had such a task, and Expire removed it not long ago.
+	ErrExpired = errors.New("task has expired")
+	// ErrConflict: the task is not at the revision the change was made from.
+	ErrConflict = errors.New("task was changed by another")
+	// ErrClosed: the store is closed.
+	ErrClosed = errors.New("store is closed")
+)
+
+// Position is a place in a principal's listing: just after the task it names. The zero
+// Position is the start.
+type Position struct {
+	CreatedAt time.Time
+	ID        string
+}
+
+// Store keeps tasks. All methods may be called concurrently. A change that has returned
+// without error is durable, as far as the implementation is. Times come from the caller.
+//
+// Tasks returned are the caller's to keep and never change afterwards.
+type Store interface {
+	// Create stores a new task. If t.Key is set and the principal already has a task with
+	// that key, it stores nothing and returns that one with its Request; otherwise it
+	// returns nil.
+	Create(ctx context.Context, t *task.Task) (existing *task.Task, err error)
+
+	// Get returns a task without its Request and without its Outcome's bytes.
+	// Errors: ErrNotFound, ErrExpired.
+	Get(ctx context.Context, ref task.Ref) (*task.Task, error)
+
+	// Load returns a whole task. Errors: ErrNotFound, ErrExpired.
+	Load(ctx context.Context, ref task.Ref) (*task.Task, error)
+
+	// Update stores t, all but its Request, Key and CreatedAt, if the stored task is at
+	// revision t.Revision-1 and not terminal. Errors: ErrConflict, ErrNotFound, ErrExpired.
+	Update(ctx context.Context, t *task.Task) error
+
+	// List returns up to limit tasks of the principal after the position, newest first
+	// (ties by id, descending), as Get does.
+	List(ctx context.Context, p task.Principal, after Position, limit int) ([]*task.Task, error)
+
+	// Due returns up to limit tasks, of any principal, whose lifetime is over at now and that
+	// are terminal, owned by owner, or owned by nobody alive at now; soonest first, as Get does.
+	Due(ctx context.Context, now time.Time, owner string, limit int) ([]*task.Task, error)
+
+	// NextDue returns when the next task's lifetime ends after the instant given; ok is
+	// false if no task has an end after it.
+	NextDue(ctx context.Context, after time.Time) (at time.Time, ok bool, err error)
+
+	// Expire deletes tasks with all that belongs to them. Until it is called with a now past
+	// remember, their refs are answered with ErrExpired. Refs that do not exist are ignored.
+	Expire(ctx context.Context, now time.Time, refs []task.Ref, remember time.Time) error
+
+	// Renew says that owner is alive until the instant given. An owner that never renewed
+	// is not alive.
+	Renew(ctx context.Context, owner string, until time.Time) error
+
+	// Release says that owner is gone.
+	Release(ctx context.Context, owner string) error
+
+	// Orphans returns up to limit tasks that are not terminal and whose owner is not alive
+	// at now, whole.
+	Orphans(ctx context.Context, now time.Time, limit int) ([]*task.Task, error)
+
+	// Changed returns a channel that receives (coalesced) when another process may have
+	// changed tasks. It is a hint, and nil where no other process can.
+	Changed() <-chan struct{}
+
+	// Check verifies the store's integrity and the invariants of its content.
+	Check(ctx context.Context) error
+
+	// Close releases the store. Changes in flight are finished first.
+	Close() error
+}
