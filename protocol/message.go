@@ -86,3 +86,8 @@ func appendResponse(dst []byte, id json.RawMessage, key string, value json.RawMe
 	dst = append(dst, value...)
 	return append(dst, '}')
 }
+
+// NewCall returns a call as ParseMessage would have read it.
+func NewCall(id json.RawMessage, method string, params json.RawMessage) *Message {
+	return &Message{ID: id, Method: method, Params: params, hasMethod: true}
+}

@@ -14,6 +14,7 @@ const MaxDepth = 1000
 var (
 	ErrSyntax    = errors.New("malformed JSON")
 	ErrNotObject = errors.New("not a JSON object")
+	ErrNotArray  = errors.New("not a JSON array")
 	ErrTooDeep   = errors.New("JSON nested too deeply")
 )
 
@@ -283,4 +284,54 @@ func Marshal(v any) json.RawMessage {
 		panic(err)
 	}
 	return bytes.TrimSuffix(buf.Bytes(), []byte("\n"))
+}
+
+// Elements returns the elements of a JSON array in order, as Members does. Their start and
+// end are offsets in data.
+func Elements(data []byte) ([]Member, error) {
+	i := skipSpace(data, 0)
+	if i >= len(data) || data[i] != '[' {
+		return nil, ErrNotArray
+	}
+	var elements []Member
+	for i++; ; {
+		i = skipSpace(data, i)
+		if i < len(data) && data[i] == ']' {
+			return elements, nil
+		}
+		end := skipValue(data, i)
+		if end == i {
+			return nil, ErrSyntax
+		}
+		elements = append(elements, Member{Value: data[i:end:end], start: i, end: end})
+		i = skipSpace(data, end)
+		if i < len(data) && data[i] == ',' {
+			i++
+			continue
+		}
+		if i >= len(data) || data[i] != ']' {
+			return nil, ErrSyntax
+		}
+	}
+}
+
+// MapElements returns a copy of the JSON array data with each element replaced by what
+// change makes of it, and every other byte as it was.
+func MapElements(data []byte, change func(json.RawMessage) (json.RawMessage, error)) (json.RawMessage, error) {
+	elements, err := Elements(data)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]byte, 0, len(data)+64*len(elements))
+	from := 0
+	for _, el := range elements {
+		changed, err := change(el.Value)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, data[from:el.start]...)
+		out = append(out, changed...)
+		from = el.end
+	}
+	return append(out, data[from:]...), nil
 }

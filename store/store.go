@@ -62,8 +62,9 @@ type Store interface {
 	// false if no task has an end after it.
 	NextDue(ctx context.Context, after time.Time) (at time.Time, ok bool, err error)
 
-	// Expire deletes tasks with all that belongs to them. Until it is called with a now past
-	// remember, their refs are answered with ErrExpired. Refs that do not exist are ignored.
+	// Expire deletes those of the tasks whose lifetime is over at now, with all that belongs
+	// to them. Until it is called with a now past remember, their refs are answered with
+	// ErrExpired. It also forgets earlier refs whose time to be remembered is over.
 	Expire(ctx context.Context, now time.Time, refs []task.Ref, remember time.Time) error
 
 	// Renew says that owner is alive until the instant given. An owner that never renewed

@@ -1,0 +1,123 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/coatcheck/coatcheck/protocol"
+	"github.com/coatcheck/coatcheck/task"
+)
+
+// Lifetime is the ttl a requestor asks for (CRE-2).
+type Lifetime struct {
+	Asked bool          // false: the default applies
+	TTL   time.Duration // 0 asks for an unlimited one
+}
+
+// Creation is a request to be run as a task.
+type Creation struct {
+	Caller   *Caller
+	Request  task.Request
+	Lifetime Lifetime
+	Key      string // idempotency key; "" is none (requirements C.8)
+}
+
+// Create makes a task, durable when it returns, and starts its work (CRE-1, CRE-3).
+// If the principal has a task with the same idempotency key it returns that one.
+// Errors: ErrShutdown, ErrKeyReused, or one of the store's.
+func (e *Engine) Create(ctx context.Context, c Creation) (*task.Task, error) {
+	now := e.now()
+	t := &task.Task{
+		Ref:           task.Ref{Principal: c.Caller.Principal, ID: e.opts.NewID()},
+		Revision:      1,
+		Status:        task.Working,
+		StatusMessage: "The operation is in progress.",
+		CreatedAt:     now,
+		UpdatedAt:     now,
+		TTL:           e.lifetime(c.Lifetime),
+		PollInterval:  max(0, e.opts.PollInterval),
+		Key:           c.Key,
+		Request:       c.Request,
+		Owner:         e.owner,
+	}
+	// The work keeps the values of the request that asked for it, not its end.
+	l := newLive(context.WithoutCancel(ctx), t)
+	if !e.admit(l) {
+		return nil, ErrShutdown
+	}
+	existing, err := e.store.Create(context.WithoutCancel(ctx), t)
+	if err != nil || existing != nil {
+		e.withdraw(l)
+		e.runs.Done()
+		if err != nil {
+			return nil, fmt.Errorf("storing a task: %w", err)
+		}
+		return e.repeated(ctx, c, existing)
+	}
+	e.expectExpiry(t)
+	go e.run(l, &Job{Ref: t.Ref, Request: c.Request, Caller: c.Caller})
+	return t, nil
+}
+
+// admit enters a task among the live ones, before it is stored, so that no moment exists
+// in which it is stored but nobody here runs it. Its id is not known to anyone yet.
+func (e *Engine) admit(l *live) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closing {
+		return false
+	}
+	e.live[l.ref] = l
+	e.runs.Add(1)
+	return true
+}
+
+// withdraw takes a task from the live ones.
+func (e *Engine) withdraw(l *live) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.live[l.ref] == l {
+		delete(e.live, l.ref)
+	}
+}
+
+// repeated answers a create whose key the principal used before.
+func (e *Engine) repeated(ctx context.Context, c Creation, existing *task.Task) (*task.Task, error) {
+	now := e.now()
+	if existing.Expired(now) {
+		if err := e.store.Expire(ctx, now, []task.Ref{existing.Ref}, now.Add(e.opts.Remember)); err != nil {
+			return nil, err
+		}
+		return e.Create(ctx, c)
+	}
+	if existing.Request.Method != c.Request.Method ||
+		!bytes.Equal(withoutMeta(existing.Request.Params), withoutMeta(c.Request.Params)) {
+		return nil, ErrKeyReused
+	}
+	return e.Get(ctx, existing.Ref)
+}
+
+// withoutMeta returns params less _meta: a repeat has its own progress token.
+func withoutMeta(params []byte) []byte {
+	if less, err := protocol.Delete(params, "_meta"); err == nil {
+		return less
+	}
+	return params
+}
+
+// lifetime returns the ttl in force for the one asked for (TTL-2, requirements C.3).
+func (e *Engine) lifetime(asked Lifetime) time.Duration {
+	ttl := e.opts.DefaultTTL
+	if asked.Asked {
+		ttl = asked.TTL
+	}
+	switch {
+	case e.opts.MaxTTL == Unlimited:
+		return ttl
+	case ttl == 0:
+		return e.opts.MaxTTL
+	}
+	return min(ttl, e.opts.MaxTTL)
+}

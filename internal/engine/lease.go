@@ -1,0 +1,122 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/coatcheck/coatcheck/store"
+	"github.com/coatcheck/coatcheck/task"
+)
+
+// renew extends this process's lease on the tasks it runs.
+func (e *Engine) renew(ctx context.Context) error {
+	return e.store.Renew(ctx, e.owner, e.now().Add(e.opts.Lease))
+}
+
+// holdLease keeps this process alive in the eyes of others, and looks for those that are not.
+func (e *Engine) holdLease() {
+	tick := time.NewTicker(e.opts.Lease / 3)
+	defer tick.Stop()
+	for {
+		select {
+		case <-e.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if err := e.renew(e.ctx); err != nil && e.ctx.Err() == nil {
+			e.opts.Logger.Error("renewing the lease failed", "error", err)
+			continue
+		}
+		if err := e.recover(e.ctx); err != nil && e.ctx.Err() == nil {
+			e.opts.Logger.Error("looking for tasks left behind failed", "error", err)
+		}
+	}
+}
+
+// recover takes care of tasks whose process is dead: its lease has run out (requirements
+// C.9, C.11). One that runs as a task of the upstream is continued; any other failed.
+func (e *Engine) recover(ctx context.Context) error {
+	for {
+		orphans, err := e.store.Orphans(ctx, e.now(), 100)
+		if err != nil || len(orphans) == 0 {
+			return err
+		}
+		for _, t := range orphans {
+			err := e.adopt(ctx, t)
+			if errors.Is(err, ErrShutdown) {
+				return nil
+			}
+			if err != nil && !gone(err) {
+				return err
+			}
+		}
+	}
+}
+
+// adopt does for one orphan what can be done. Of several processes one gets it: the others'
+// change is a conflict.
+func (e *Engine) adopt(ctx context.Context, t *task.Task) error {
+	if t.Remote == "" {
+		outcome := interrupted("The server stopped before the task finished, and started again without it.")
+		next, err := t.Finish(outcome, statusMessage(outcome), e.now())
+		if err != nil {
+			return err
+		}
+		if e.opts.MinRetention > 0 {
+			next.KeepUntil(e.now().Add(e.opts.MinRetention), max(0, e.opts.MaxTTL))
+		}
+		if err := e.store.Update(ctx, next); err != nil {
+			return err
+		}
+		e.opts.Logger.Warn("a task was lost with its process", "task", t.ID)
+		e.wakeWatchers()
+		return nil
+	}
+	next, err := t.OwnedBy(e.owner)
+	if err != nil {
+		return err
+	}
+	l := newLive(context.WithoutCancel(ctx), next)
+	if !e.admit(l) {
+		return ErrShutdown
+	}
+	if err := e.store.Update(ctx, next); err != nil {
+		e.end(l, nil, nil)
+		e.runs.Done()
+		return err
+	}
+	e.wakeWatchers()
+	go e.run(l, &Job{Ref: t.Ref, Request: t.Request, Remote: t.Remote})
+	return nil
+}
+
+// gone reports whether a change failed because somebody else changed or removed the task.
+func gone(err error) bool {
+	return errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrExpired)
+}
+
+// followOthers reacts to what other processes do to the same store: it wakes those who wait
+// for their tasks, and stops work of ours that one of them has ended.
+func (e *Engine) followOthers() {
+	for {
+		select {
+		case <-e.ctx.Done():
+			return
+		case <-e.store.Changed():
+		}
+		e.wakeWatchers()
+		for _, l := range e.runningHere() {
+			l.mu.Lock()
+			if !l.over {
+				t, err := e.store.Get(e.ctx, l.ref)
+				lost := errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrExpired)
+				if lost || err == nil && t.Revision != l.state.Load().Revision {
+					e.endLocked(l, nil, nil)
+					l.cancel(errLost)
+				}
+			}
+			l.mu.Unlock()
+		}
+	}
+}

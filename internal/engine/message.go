@@ -1,0 +1,57 @@
+package engine
+
+import (
+	"encoding/json"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/coatcheck/coatcheck/protocol"
+	"github.com/coatcheck/coatcheck/task"
+)
+
+// maxMessage bounds a statusMessage that is taken from a result, in bytes.
+const maxMessage = 500
+
+// statusMessage says in words how a task ended (EXE-3).
+func statusMessage(o task.Outcome) string {
+	switch {
+	case o.Error != nil:
+		message, _ := protocol.Unquote(protocol.Get(o.Error, "message"))
+		return cut(message, "The request failed.")
+	case o.IsError:
+		return cut(firstText(o.Result), "The tool reported an error.")
+	}
+	return "The operation completed."
+}
+
+func cut(s, otherwise string) string {
+	if s = strings.TrimSpace(s); s == "" {
+		return otherwise
+	}
+	if len(s) <= maxMessage {
+		return s
+	}
+	end := maxMessage
+	for !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + "…"
+}
+
+// firstText returns the first text in a tool result's content.
+func firstText(result json.RawMessage) string {
+	var content []struct{ Type, Text string }
+	if json.Unmarshal(protocol.Get(result, "content"), &content) == nil {
+		for _, c := range content {
+			if c.Type == "text" {
+				return c.Text
+			}
+		}
+	}
+	return ""
+}
+
+// interrupted is the outcome of a task whose work ended with its process.
+func interrupted(why string) task.Outcome {
+	return task.Outcome{Error: protocol.Errorf(protocol.CodeInternalError, "%s", why).JSON()}
+}

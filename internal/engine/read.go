@@ -1,0 +1,65 @@
+package engine
+
+import (
+	"context"
+
+	"github.com/coatcheck/coatcheck/store"
+	"github.com/coatcheck/coatcheck/task"
+)
+
+// Get returns the current state of a task, without request and outcome (GET-1).
+// Errors: store.ErrNotFound, store.ErrExpired.
+func (e *Engine) Get(ctx context.Context, ref task.Ref) (*task.Task, error) {
+	now := e.now()
+	if l := e.liveTask(ref); l != nil {
+		return unexpired(l.view(), nil, now)
+	}
+	if t := e.settled.get(ref); t != nil {
+		if !t.Expired(now) {
+			return t, nil
+		}
+		e.settled.drop(ref) // the store knows for how long it is to be called expired
+	}
+	t, err := unexpiredFrom(e.store.Get(ctx, ref))(now)
+	if err == nil && t.Status.Terminal() {
+		e.settled.add(t)
+	}
+	return t, err
+}
+
+// Result returns a task whole if it is terminal, or its state alone if it is not.
+// Errors: store.ErrNotFound, store.ErrExpired.
+func (e *Engine) Result(ctx context.Context, ref task.Ref) (*task.Task, error) {
+	if l := e.liveTask(ref); l != nil {
+		return unexpired(l.view(), nil, e.now())
+	}
+	return unexpiredFrom(e.store.Load(ctx, ref))(e.now())
+}
+
+// List returns up to limit of the principal's tasks after a position, newest first, and
+// whether there are more (LST-1, LST-2, SEC-2).
+func (e *Engine) List(ctx context.Context, p task.Principal, after store.Position, limit int) (page []*task.Task, more bool, err error) {
+	now := e.now()
+	for {
+		tasks, err := e.store.List(ctx, p, after, limit+1)
+		if err != nil {
+			return nil, false, err
+		}
+		for _, t := range tasks {
+			after = store.Position{CreatedAt: t.CreatedAt, ID: t.ID}
+			if t.Expired(now) {
+				continue
+			}
+			if len(page) == limit {
+				return page, true, nil
+			}
+			if l := e.liveTask(t.Ref); l != nil {
+				t = l.view()
+			}
+			page = append(page, t)
+		}
+		if len(tasks) <= limit {
+			return page, false, nil
+		}
+	}
+}

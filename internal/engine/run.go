@@ -1,0 +1,184 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coatcheck/coatcheck/protocol"
+	"github.com/coatcheck/coatcheck/store"
+	"github.com/coatcheck/coatcheck/task"
+)
+
+// Why a task's work was stopped, as the cause of its context.
+var (
+	errCancelled = errors.New("the task was cancelled")
+	errExpired   = errors.New("the task has expired")
+	errLost      = errors.New("the task was changed by another process")
+	errUnwound   = errors.New("the server is shutting down")
+)
+
+// live is a task that this process runs.
+type live struct {
+	ref    task.Ref
+	ctx    context.Context // of the work
+	cancel context.CancelCauseFunc
+
+	state    atomic.Pointer[task.Task] // as last stored
+	progress atomic.Pointer[string]    // what the work is at, if it says
+
+	mu    sync.Mutex    // held to change the task; guards over
+	over  bool          // nothing more will be recorded from here
+	done  chan struct{} // closed when over
+	final *task.Task    // set when done is closed: the ended task, whole; nil if lost or expired
+	err   error         // set when done is closed: store.ErrExpired, or nil
+}
+
+func newLive(ctx context.Context, t *task.Task) *live {
+	l := &live{ref: t.Ref, done: make(chan struct{})}
+	l.ctx, l.cancel = context.WithCancelCause(ctx)
+	l.state.Store(t)
+	return l
+}
+
+// view returns the task as its requestor may see it now.
+func (l *live) view() *task.Task {
+	t := l.state.Load()
+	if message := l.progress.Load(); message != nil && t.Status == task.Working {
+		c := *t
+		c.StatusMessage = *message
+		return &c
+	}
+	return t
+}
+
+// run does the work of a task and records its outcome.
+func (e *Engine) run(l *live, job *Job) {
+	defer e.runs.Done()
+	defer l.cancel(nil)
+	job.Progress = func(message string) { l.progress.Store(&message) }
+	job.SetRemote = func(ctx context.Context, id string) error {
+		return e.change(ctx, l, func(t *task.Task) (*task.Task, error) { return t.RunAs(id) })
+	}
+	outcome, err := e.invoke(l.ctx, job)
+	if context.Cause(l.ctx) == errUnwound && l.state.Load().Remote != "" {
+		e.end(l, nil, nil) // the next process goes on with it
+		return
+	}
+	if err != nil {
+		outcome = e.failure(l.ref, err)
+	}
+	e.finish(l, outcome)
+}
+
+// invoke calls the runner. A panic is an error, not the end of the process.
+func (e *Engine) invoke(ctx context.Context, job *Job) (outcome task.Outcome, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic while running a task: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return e.opts.Runner.Run(ctx, job)
+}
+
+// failure makes an error of the runner the task's JSON-RPC error (ERR-2).
+func (e *Engine) failure(ref task.Ref, err error) task.Outcome {
+	var wire *protocol.Error
+	if !errors.As(err, &wire) {
+		if !errors.Is(err, context.Canceled) {
+			e.opts.Logger.Error("running a task failed", "task", ref.ID, "error", err)
+		}
+		wire = protocol.Errorf(protocol.CodeInternalError, "Internal error")
+	}
+	return task.Outcome{Error: wire.JSON()}
+}
+
+// finish records the outcome, unless the task has ended otherwise meanwhile. It does not
+// give up on a store that fails for a while: the work is done and must not be lost.
+func (e *Engine) finish(l *live, outcome task.Outcome) {
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 10*time.Second) {
+		err := e.change(context.Background(), l, func(t *task.Task) (*task.Task, error) {
+			now := e.now()
+			next, err := t.Finish(outcome, statusMessage(outcome), now)
+			if err == nil && e.opts.MinRetention > 0 {
+				next.KeepUntil(now.Add(e.opts.MinRetention), max(0, e.opts.MaxTTL))
+			}
+			return next, err
+		})
+		if err == nil || errors.Is(err, errLost) || errors.Is(err, store.ErrClosed) {
+			return
+		}
+		e.opts.Logger.Error("recording an outcome failed; trying again", "task", l.ref.ID, "error", err)
+		select {
+		case <-time.After(wait):
+		case <-l.done:
+			return
+		}
+	}
+}
+
+// change stores what next makes of a live task. It is errLost if the task is no longer
+// ours to change.
+func (e *Engine) change(ctx context.Context, l *live, next func(*task.Task) (*task.Task, error)) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over {
+		return errLost
+	}
+	t, err := next(l.state.Load())
+	if err != nil {
+		return err
+	}
+	err = e.store.Update(context.WithoutCancel(ctx), t)
+	switch {
+	case err == nil:
+		l.state.Store(t)
+		if t.Status.Terminal() {
+			e.endLocked(l, t, nil)
+		}
+		return nil
+	case gone(err):
+		e.endLocked(l, nil, nil)
+		l.cancel(errLost)
+		return errLost
+	}
+	return err
+}
+
+// end takes a task from the live ones: finished, expired, or lost to another process.
+func (e *Engine) end(l *live, final *task.Task, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.over {
+		e.endLocked(l, final, err)
+	}
+}
+
+func (e *Engine) endLocked(l *live, final *task.Task, err error) {
+	if final != nil {
+		e.settled.add(final)
+	}
+	e.withdraw(l)
+	l.over, l.final, l.err = true, final, err
+	close(l.done)
+}
+
+// recordUnfinished ends what still runs at shutdown.
+func (e *Engine) recordUnfinished(ctx context.Context) {
+	for _, l := range e.runningHere() {
+		if l.state.Load().Remote == "" {
+			outcome := interrupted("The server was shut down before the task finished.")
+			err := e.change(ctx, l, func(t *task.Task) (*task.Task, error) {
+				return t.Finish(outcome, statusMessage(outcome), e.now())
+			})
+			if err != nil && !errors.Is(err, errLost) {
+				e.opts.Logger.Error("recording an unfinished task failed", "task", l.ref.ID, "error", err)
+			}
+		}
+		l.cancel(errUnwound)
+	}
+}

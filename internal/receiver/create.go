@@ -1,0 +1,120 @@
+package receiver
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/coatcheck/coatcheck/internal/engine"
+	"github.com/coatcheck/coatcheck/protocol"
+	"github.com/coatcheck/coatcheck/task"
+)
+
+// maxKey bounds an idempotency key, in bytes.
+const maxKey = 256
+
+// longest caps a ttl to what a time.Duration and a date can hold: 100 years.
+const longest = 100 * 365 * 24 * time.Hour
+
+// create answers tools/call: augmented, or plain where the tool requires a task.
+func (r *Receiver) create(ctx context.Context, from *Requestor, m *protocol.Message) Answer {
+	name, ok := protocol.Unquote(protocol.Get(m.Params, "name"))
+	if !ok {
+		return refuse(protocol.CodeInvalidParams, "Invalid params: name must be a string")
+	}
+	augmentation := protocol.Get(m.Params, "task")
+	if augmentation == nil { // TOOL-4, with the code of requirements C.1
+		return refuse(protocol.CodeMethodNotFound, "Tool '%s' must be called as a task: add params.task", name)
+	}
+	if r.tools.support(ctx, name) == protocol.Forbidden { // TOOL-2
+		return refuse(protocol.CodeMethodNotFound, "Tool '%s' does not support task-augmented calls", name)
+	}
+	lifetime, bad := parseAugmentation(augmentation)
+	if bad != nil {
+		return Answer{Error: bad.JSON()}
+	}
+	key, bad := idempotencyKey(m.Params)
+	if bad != nil {
+		return Answer{Error: bad.JSON()}
+	}
+	plain, err := protocol.Delete(m.Params, "task")
+	if err != nil {
+		return refuse(protocol.CodeInvalidParams, "Invalid params: %v", err)
+	}
+	t, err := r.engine.Create(ctx, engine.Creation{
+		Caller:   &from.Caller,
+		Request:  task.Request{Method: m.Method, Params: plain},
+		Lifetime: lifetime,
+		Key:      key,
+	})
+	if err != nil {
+		return r.failed("create task", err)
+	}
+	return Answer{Result: createResult(t)}
+}
+
+// createResult is the CreateTaskResult of a task (CRE-1), marked as the task's (REL-1).
+func createResult(t *task.Task) json.RawMessage {
+	wire := wireTask(t)
+	out := append(make([]byte, 0, 512), `{"task":`...)
+	out = wire.AppendJSON(out)
+	out = append(out, `,"_meta":{"`+protocol.MetaRelatedTask+`":`...)
+	out = append(out, protocol.RelatedTask(t.ID)...)
+	return append(out, "}}"...)
+}
+
+// parseAugmentation reads params.task: {ttl?} (CRE-2, requirements C.3).
+func parseAugmentation(raw json.RawMessage) (engine.Lifetime, *protocol.Error) {
+	members, err := protocol.Members(raw)
+	if err != nil {
+		return engine.Lifetime{}, protocol.Errorf(protocol.CodeInvalidParams, "Invalid params: task must be an object")
+	}
+	var lifetime engine.Lifetime
+	for _, m := range members {
+		if m.Key == "ttl" {
+			if lifetime.TTL, err = parseTTL(m.Value); err != nil {
+				return lifetime, protocol.Errorf(protocol.CodeInvalidParams,
+					"Invalid params: task.ttl must be a number of milliseconds, at least 1, or null")
+			}
+			lifetime.Asked = true
+		}
+	}
+	return lifetime, nil
+}
+
+// parseTTL reads a ttl in milliseconds; null is 0, which asks for an unlimited one.
+func parseTTL(raw json.RawMessage) (time.Duration, error) {
+	if string(raw) == "null" {
+		return 0, nil
+	}
+	ms, err := strconv.ParseFloat(string(raw), 64)
+	if math.IsInf(ms, 1) {
+		err = nil // a number too large even for this is still a large number
+	}
+	if err != nil {
+		return 0, err
+	}
+	if !(ms >= 1) {
+		return 0, strconv.ErrRange
+	}
+	if ms >= float64(longest.Milliseconds()) {
+		return longest, nil
+	}
+	return time.Duration(ms) * time.Millisecond, nil
+}
+
+// idempotencyKey reads the key of requirements C.8 from params._meta.
+func idempotencyKey(params json.RawMessage) (string, *protocol.Error) {
+	raw := protocol.Get(protocol.Get(params, "_meta"), protocol.MetaIdempotencyKey)
+	if raw == nil {
+		return "", nil
+	}
+	key, ok := protocol.Unquote(raw)
+	if !ok || key == "" || len(key) > maxKey {
+		return "", protocol.Errorf(protocol.CodeInvalidParams,
+			"Invalid params: _meta[%q] must be a string of 1 to %d bytes", protocol.MetaIdempotencyKey, maxKey)
+	}
+	return key, nil
+}

@@ -1,0 +1,321 @@
+// Package wire holds the taps: they take task messages off a connection and leave every
+// other byte as it was.
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/auth"
+
+	"github.com/coatcheck/coatcheck/internal/engine"
+	"github.com/coatcheck/coatcheck/internal/receiver"
+	"github.com/coatcheck/coatcheck/protocol"
+	"github.com/coatcheck/coatcheck/task"
+)
+
+// DefaultMaxBody is the default bound on a request body, in bytes.
+const DefaultMaxBody = 16 << 20
+
+const (
+	sessionHeader = "Mcp-Session-Id"
+	versionHeader = "Mcp-Protocol-Version"
+	keepAlive     = 15 * time.Second
+)
+
+// HTTPOptions configures Handler.
+type HTTPOptions struct {
+	// Principal returns who sent a request, and whether that tells the sender from all
+	// others. Default: the user of the SDK's auth.TokenInfo; without one, nobody in
+	// particular (SEC-1, SEC-3, SEC-4).
+	Principal func(*http.Request) (p task.Principal, identified bool)
+	MaxBody   int64 // bytes; default DefaultMaxBody
+}
+
+// TokenPrincipal is the default of HTTPOptions.Principal.
+func TokenPrincipal(req *http.Request) (task.Principal, bool) {
+	if info := auth.TokenInfoFromContext(req.Context()); info != nil && info.UserID != "" {
+		return task.Principal(info.UserID), true
+	}
+	return "", false
+}
+
+type handler struct {
+	inner    http.Handler
+	receiver *receiver.Receiver
+	opts     HTTPOptions
+	sessions *sessions
+	waits    *waits
+}
+
+// Handler returns a handler that answers task messages itself and leaves the rest to inner,
+// which may be any handler of MCP's Streamable HTTP.
+func Handler(inner http.Handler, r *receiver.Receiver, opts *HTTPOptions) http.Handler {
+	h := &handler{inner: inner, receiver: r, sessions: newSessions(), waits: newWaits()}
+	if opts != nil {
+		h.opts = *opts
+	}
+	if h.opts.Principal == nil {
+		h.opts.Principal = TokenPrincipal
+	}
+	if h.opts.MaxBody <= 0 {
+		h.opts.MaxBody = DefaultMaxBody
+	}
+	return h
+}
+
+func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	switch {
+	case req.Method == http.MethodDelete:
+		h.sessions.forget(req.Header.Get(sessionHeader))
+		h.inner.ServeHTTP(w, req)
+	case req.Method == http.MethodGet && req.Header.Get("Last-Event-ID") != "":
+		// What is replayed may be an answer that was to be rewritten.
+		rw := newRewriter(w, func(m *protocol.Message) json.RawMessage { return h.replayed(m) })
+		h.inner.ServeHTTP(rw, req)
+		rw.finish()
+	case req.Method == http.MethodPost && isJSON(req) && (req.Header.Get(versionHeader) == "" || req.Header.Get(versionHeader) == protocol.Version20251125):
+		h.post(w, req)
+	default:
+		h.inner.ServeHTTP(w, req)
+	}
+}
+
+func isJSON(req *http.Request) bool {
+	contentType := req.Header.Get("Content-Type")
+	if contentType == "application/json" {
+		return true
+	}
+	media, _, err := mime.ParseMediaType(contentType)
+	return err == nil && media == "application/json"
+}
+
+func (h *handler) post(w http.ResponseWriter, req *http.Request) {
+	body, err := readBody(w, req, h.opts.MaxBody)
+	if err != nil {
+		var tooLarge *http.MaxBytesError
+		if errors.As(err, &tooLarge) {
+			writeError(w, http.StatusRequestEntityTooLarge, nil, protocol.CodeInvalidRequest,
+				"request body exceeds "+strconv.FormatInt(tooLarge.Limit, 10)+" bytes")
+			return
+		}
+		http.Error(w, "failed to read body", http.StatusBadRequest)
+		return
+	}
+	m, err := protocol.ParseMessage(body)
+	if errors.Is(err, protocol.ErrTooDeep) {
+		writeError(w, http.StatusBadRequest, nil, protocol.CodeParseError, err.Error())
+		return
+	}
+	known := h.sessions.get(req.Header.Get(sessionHeader))
+	switch {
+	case err != nil || m.IsResponse(): // malformed, or an answer to the server: not ours
+		h.pass(w, req, body)
+	case known != nil && known.initialize != nil && !known.tasks: // of another protocol revision
+		h.pass(w, req, body)
+	case !m.IsCall():
+		if m.Method == protocol.MethodCancelled && h.waits.cancel(req.Header.Get(sessionHeader), protocol.Get(m.Params, "requestId")) {
+			w.WriteHeader(http.StatusAccepted)
+			return
+		}
+		h.pass(w, req, body)
+	case m.Method == protocol.MethodInitialize:
+		h.initialize(w, req, body, m)
+	case m.Method == protocol.MethodToolsList:
+		h.rewrite(w, req, body, m.ID, h.receiver.DeclareTools)
+	case h.receiver.Takes(m):
+		h.answer(w, req, m)
+	default:
+		h.pass(w, req, body)
+	}
+}
+
+func readBody(w http.ResponseWriter, req *http.Request, limit int64) ([]byte, error) {
+	if req.ContentLength > limit {
+		return nil, &http.MaxBytesError{Limit: limit}
+	}
+	limited := http.MaxBytesReader(w, req.Body, limit)
+	if req.ContentLength >= 0 {
+		body := make([]byte, req.ContentLength)
+		_, err := io.ReadFull(limited, body)
+		return body, err
+	}
+	return io.ReadAll(limited)
+}
+
+// pass hands the request on with the body it came with.
+func (h *handler) pass(w http.ResponseWriter, req *http.Request, body []byte) {
+	h.inner.ServeHTTP(w, withBody(req, body))
+}
+
+func withBody(req *http.Request, body []byte) *http.Request {
+	req.Body = io.NopCloser(bytes.NewReader(body))
+	req.ContentLength = int64(len(body))
+	return req
+}
+
+// rewrite hands a call on and lets change edit the result that comes back.
+func (h *handler) rewrite(w http.ResponseWriter, req *http.Request, body []byte, id json.RawMessage, change func(json.RawMessage) json.RawMessage) *rewriter {
+	req.Header.Del("Accept-Encoding") // the answer must be readable here
+	rw := newRewriter(w, func(m *protocol.Message) json.RawMessage {
+		if !bytes.Equal(m.ID, id) {
+			return nil
+		}
+		return change(m.Result)
+	})
+	h.inner.ServeHTTP(rw, withBody(req, body))
+	rw.finish()
+	return rw
+}
+
+// initialize learns a session and declares tasks to it.
+func (h *handler) initialize(w http.ResponseWriter, req *http.Request, body []byte, m *protocol.Message) {
+	from := h.requestor(req, nil)
+	params := bytes.Clone(m.Params)
+	h.rewrite(w, req, body, m.ID, func(result json.RawMessage) json.RawMessage {
+		rewritten, tasks := h.receiver.Negotiate(from, result)
+		h.sessions.learn(w.Header().Get(sessionHeader), &session{initialize: params, tasks: tasks})
+		return rewritten
+	})
+}
+
+// replayed edits an answer that an inner handler sends again on a resumed stream, where the
+// request it belongs to is no longer known: only tools/list answers have tools.
+func (h *handler) replayed(m *protocol.Message) json.RawMessage {
+	if protocol.Get(m.Result, "tools") == nil {
+		return nil
+	}
+	return h.receiver.DeclareTools(m.Result)
+}
+
+func (h *handler) requestor(req *http.Request, s *session) *receiver.Requestor {
+	principal, identified := h.opts.Principal(req)
+	from := &receiver.Requestor{
+		Caller: engine.Caller{
+			Principal: principal,
+			TokenInfo: auth.TokenInfoFromContext(req.Context()),
+			Header:    req.Header,
+		},
+		Identified: identified,
+	}
+	if s != nil {
+		from.Initialize = s.initialize
+	}
+	return from
+}
+
+// answer serves a task message.
+func (h *handler) answer(w http.ResponseWriter, req *http.Request, m *protocol.Message) {
+	if rebound(req) {
+		http.Error(w, "Forbidden: invalid Host header", http.StatusForbidden)
+		return
+	}
+	s, ok := h.verify(w, req)
+	if !ok {
+		return
+	}
+	from := h.requestor(req, s)
+	if m.Method == protocol.MethodTasksResult {
+		h.result(w, req, from, m)
+		return
+	}
+	a, err := h.receiver.Handle(req.Context(), from, m)
+	if err != nil {
+		return
+	}
+	writeJSON(w, http.StatusOK, a.Append(make([]byte, 0, 512), m.ID))
+}
+
+// result serves tasks/result: as JSON if the answer is there, else as a stream that is kept
+// open until it is (RES-2). Dropping it loses nothing (GET-5).
+func (h *handler) result(w http.ResponseWriter, req *http.Request, from *receiver.Requestor, m *protocol.Message) {
+	if a, ready := h.receiver.Ready(req.Context(), from, m.Params); ready {
+		writeJSON(w, http.StatusOK, a.Append(nil, m.ID))
+		return
+	}
+	ctx, done := h.waits.begin(req.Context(), req.Header.Get(sessionHeader), m.ID)
+	defer done()
+	streaming := strings.Contains(strings.Join(req.Header.Values("Accept"), ","), "text/event-stream")
+	if !streaming {
+		if a, err := h.receiver.Handle(ctx, from, m); err == nil {
+			writeJSON(w, http.StatusOK, a.Append(nil, m.ID))
+		}
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-cache, no-transform")
+	w.WriteHeader(http.StatusOK)
+	flush := http.NewResponseController(w).Flush
+	if flush() != nil {
+		return
+	}
+	answered := make(chan receiver.Answer, 1)
+	go func() {
+		defer close(answered)
+		if a, err := h.receiver.Handle(ctx, from, m); err == nil {
+			answered <- a
+		}
+	}()
+	tick := time.NewTicker(keepAlive)
+	defer tick.Stop()
+	for {
+		select {
+		case a, ok := <-answered:
+			if ok {
+				_, _ = w.Write(appendEvent(nil, a.Append(nil, m.ID)))
+				_ = flush()
+			}
+			return
+		case <-tick.C:
+			if _, err := io.WriteString(w, ": keep-alive\n\n"); err != nil || flush() != nil {
+				done() // ends the waiting goroutine, which closes answered
+			}
+		}
+	}
+}
+
+// rebound reports a request that reached a loopback address under a foreign host name: a
+// web page that had its name point here (DNS rebinding). The SDK's handler refuses these,
+// so what does not reach it must be refused too.
+func rebound(req *http.Request) bool {
+	local, ok := req.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	if !ok || local == nil {
+		return false
+	}
+	at, err := netip.ParseAddrPort(local.String())
+	return err == nil && at.Addr().IsLoopback() && !isLoopback(req.Host)
+}
+
+func isLoopback(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	if host == "localhost" {
+		return true
+	}
+	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err == nil && addr.IsLoopback()
+}
+
+func writeJSON(w http.ResponseWriter, status int, body []byte) {
+	header := w.Header()
+	header["Content-Type"] = contentTypeJSON
+	header["Content-Length"] = []string{strconv.Itoa(len(body))}
+	w.WriteHeader(status)
+	_, _ = w.Write(body)
+}
+
+var contentTypeJSON = []string{"application/json"}
+
+func writeError(w http.ResponseWriter, status int, id json.RawMessage, code int64, message string) {
+	writeJSON(w, status, protocol.AppendError(nil, id, protocol.Errorf(code, "%s", message).JSON()))
+}

@@ -1,0 +1,118 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+)
+
+const (
+	// maxSessions bounds what is remembered of sessions; a forgotten one is verified again.
+	maxSessions = 10_000
+	// verifyEvery is how often a session that only sends task messages is shown to the inner
+	// handler, which never sees them, so that it does not count the session as idle.
+	verifyEvery = 30 * time.Second
+)
+
+// session is what the tap knows of a session of the inner handler.
+type session struct {
+	initialize json.RawMessage // params; nil if the session began before this process
+	tasks      bool            // tasks were declared to it
+	verified   time.Time
+}
+
+type sessions struct {
+	mu   sync.Mutex
+	byID map[string]*session
+}
+
+func newSessions() *sessions { return &sessions{byID: map[string]*session{}} }
+
+func (s *sessions) learn(id string, learned *session) {
+	if id == "" {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.byID) >= maxSessions {
+		for old := range s.byID { // any one
+			delete(s.byID, old)
+			break
+		}
+	}
+	c := *learned
+	c.verified = time.Now()
+	s.byID[id] = &c
+}
+
+func (s *sessions) get(id string) *session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byID[id]
+}
+
+func (s *sessions) forget(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.byID, id)
+}
+
+// verify makes sure that the request's session exists for the inner handler. If not, it
+// has answered the request as the inner handler does, and ok is false. A request without
+// a session id needs none: a task belongs to a principal.
+func (h *handler) verify(w http.ResponseWriter, req *http.Request) (known *session, ok bool) {
+	id := req.Header.Get(sessionHeader)
+	if id == "" {
+		return nil, true
+	}
+	known = h.sessions.get(id)
+	if known != nil && time.Since(known.verified) < verifyEvery {
+		return known, true
+	}
+	ping := req.Clone(req.Context())
+	ping.Header.Del("Accept-Encoding")
+	answer := &recorder{header: http.Header{}}
+	h.inner.ServeHTTP(answer, withBody(ping, []byte(`{"jsonrpc":"2.0","id":"coatcheck-ping","method":"ping"}`)))
+	if answer.status >= 300 {
+		h.sessions.forget(id)
+		for key, values := range answer.header {
+			w.Header()[key] = values
+		}
+		w.WriteHeader(answer.status)
+		_, _ = w.Write(answer.body.Bytes())
+		return nil, false
+	}
+	if known == nil {
+		known = &session{}
+	}
+	h.sessions.learn(id, known)
+	return known, true
+}
+
+// recorder takes an answer of the inner handler that is not for the client, or not yet.
+type recorder struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+func (r *recorder) Header() http.Header { return r.header }
+
+func (r *recorder) WriteHeader(status int) {
+	if r.status == 0 {
+		r.status = status
+	}
+}
+
+func (r *recorder) Write(p []byte) (int, error) {
+	r.WriteHeader(http.StatusOK)
+	if r.body.Len()+len(p) > DefaultMaxBody {
+		return 0, io.ErrShortWrite
+	}
+	return r.body.Write(p)
+}
+
+func (r *recorder) Flush() {}

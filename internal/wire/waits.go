@@ -1,0 +1,44 @@
+package wire
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+)
+
+// waits are the open tasks/result calls of a connection or handler, so that
+// notifications/cancelled can end the call and leave the task alone (CAN-4).
+type waits struct {
+	mu   sync.Mutex
+	open map[wait]context.CancelFunc
+}
+
+type wait struct{ session, id string }
+
+func newWaits() *waits { return &waits{open: map[wait]context.CancelFunc{}} }
+
+// begin enters a call. The context ends when it is cancelled; end must be called.
+func (ws *waits) begin(ctx context.Context, session string, id json.RawMessage) (_ context.Context, end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	key := wait{session, string(id)}
+	ws.mu.Lock()
+	ws.open[key] = cancel
+	ws.mu.Unlock()
+	return ctx, func() {
+		ws.mu.Lock()
+		delete(ws.open, key)
+		ws.mu.Unlock()
+		cancel()
+	}
+}
+
+// cancel ends a call, and reports whether there was one.
+func (ws *waits) cancel(session string, id json.RawMessage) bool {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	cancel, ok := ws.open[wait{session, string(id)}]
+	if ok {
+		cancel()
+	}
+	return ok
+}
