@@ -110,7 +110,10 @@ func (t *Task) To(next Status, message string, now time.Time) (*Task, error) {
 	}
 	c := *t
 	c.Revision++
-	c.Status, c.StatusMessage, c.UpdatedAt = next, message, Instant(now)
+	c.Status, c.StatusMessage = next, message
+	if at := Instant(now); at.After(t.UpdatedAt) { // a clock may go back, a task's times do not
+		c.UpdatedAt = at
+	}
 	if next.Terminal() {
 		c.Owner = ""
 	}
