@@ -1,0 +1,153 @@
+package coatcheck
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"os/user"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/coatcheck/coatcheck/internal/engine"
+	"github.com/coatcheck/coatcheck/internal/node"
+	"github.com/coatcheck/coatcheck/internal/receiver"
+	"github.com/coatcheck/coatcheck/internal/upstream"
+	"github.com/coatcheck/coatcheck/internal/wire"
+	"github.com/coatcheck/coatcheck/protocol"
+	"github.com/coatcheck/coatcheck/store"
+	"github.com/coatcheck/coatcheck/task"
+)
+
+// Unlimited, as Options.MaxTTL, sets no maximum.
+const Unlimited = engine.Unlimited
+
+// Options configures a Runtime. A nil *Options means all defaults, with which no tool
+// supports tasks.
+type Options struct {
+	// Database is where tasks are kept: "sqlite:FILE" or "memory:" (lost with the process).
+	// Default "sqlite:coatcheck.db" in the working directory.
+	Database string
+	// Store is used instead of Database if set. It stays the caller's to close, after the
+	// Runtime.
+	Store store.Store
+
+	// Tools says which tools may run as tasks, by name. A tool that is not named may not.
+	Tools map[string]Tool
+
+	// DefaultTTL is the lifetime of a task whose requestor asks for none. Default 1 h.
+	DefaultTTL time.Duration
+	// MaxTTL is the longest lifetime a task may have. Default 24 h; Unlimited for none.
+	MaxTTL time.Duration
+	// MinRetention is how long a result stays after the task ended, at least: the ttl shown
+	// grows to match, up to MaxTTL. Default 10 min; negative for none.
+	MinRetention time.Duration
+	// PollInterval is suggested to requestors. Default 1 s; negative suggests none.
+	PollInterval time.Duration
+
+	// Principal returns whose tasks an HTTP request is about, and whether that tells the
+	// requestor from all others. Default: the UserID of the SDK's auth.TokenInfo; without one
+	// all requestors are one, ids are the only secret, and tasks/list does not exist.
+	Principal func(*http.Request) (p task.Principal, identified bool)
+	// LocalPrincipal is the one requestor of a stdio or in-memory transport. Default: the
+	// name of the operating-system user.
+	LocalPrincipal task.Principal
+	// MaxBody bounds the body of an HTTP request, in bytes. Default 16 MiB.
+	MaxBody int64
+
+	// Grace is how long Close lets running tasks finish. Default 10 s; negative for not at all.
+	Grace time.Duration
+	// Logger receives what goes wrong inside. Default: discards.
+	Logger *slog.Logger
+}
+
+// Tool says how a tool runs.
+type Tool struct {
+	// Support is whether the tool may, must or must not be called as a task.
+	Support Support
+}
+
+// Support is a tool's execution.taskSupport.
+type Support = protocol.TaskSupport
+
+// The values of Support; "" is Forbidden.
+const (
+	Forbidden = protocol.Forbidden
+	Optional  = protocol.Optional
+	Required  = protocol.Required
+)
+
+// Runtime runs an SDK server's tools as durable tasks.
+type Runtime struct {
+	node *node.Node
+	opts Options
+}
+
+// Open returns a Runtime for an SDK server, whose tools are added as usual, before or after.
+// It adds a middleware to the server that turns a panic in a handler into a JSON-RPC error.
+// Close ends the Runtime.
+//
+// Several processes may open one SQLite file: each sees and awaits the others' tasks, and
+// takes over nothing from one that is alive.
+func Open(ctx context.Context, server *mcp.Server, opts *Options) (*Runtime, error) {
+	if server == nil {
+		return nil, errors.New("coatcheck: a server is required")
+	}
+	rt := &Runtime{}
+	if opts != nil {
+		rt.opts = *opts
+	}
+	if rt.opts.LocalPrincipal == "" {
+		rt.opts.LocalPrincipal = localUser()
+	}
+	if rt.opts.Logger == nil {
+		rt.opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	support := make(map[string]protocol.TaskSupport, len(rt.opts.Tools))
+	for name, tool := range rt.opts.Tools {
+		support[name] = tool.Support
+	}
+	var err error
+	rt.node, err = node.Open(ctx, node.Config{
+		Database:     rt.opts.Database,
+		Store:        rt.opts.Store,
+		Runner:       upstream.InProcess(server, rt.opts.Logger),
+		Tools:        receiver.Tools{ByName: support},
+		DefaultTTL:   rt.opts.DefaultTTL,
+		MaxTTL:       rt.opts.MaxTTL,
+		MinRetention: rt.opts.MinRetention,
+		PollInterval: rt.opts.PollInterval,
+		Grace:        rt.opts.Grace,
+		Logger:       rt.opts.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return rt, nil
+}
+
+// Handler returns a handler that adds tasks to inner, the server's Streamable HTTP handler.
+func (rt *Runtime) Handler(inner http.Handler) http.Handler {
+	return wire.Handler(inner, rt.node.Receiver, &wire.HTTPOptions{
+		Principal: rt.opts.Principal,
+		MaxBody:   rt.opts.MaxBody,
+	})
+}
+
+// Transport returns a transport that adds tasks to inner, which the server would have been
+// connected with or run on: stdio or in-memory.
+func (rt *Runtime) Transport(inner mcp.Transport) mcp.Transport {
+	return wire.Transport(inner, rt.node.Receiver, wire.TransportOptions{Principal: rt.opts.LocalPrincipal})
+}
+
+// Close lets running tasks finish for Options.Grace, or until ctx is done, and records the
+// rest as failed. Stop serving before it.
+func (rt *Runtime) Close(ctx context.Context) error { return rt.node.Close(ctx) }
+
+func localUser() task.Principal {
+	if u, err := user.Current(); err == nil && u.Username != "" {
+		return task.Principal(u.Username)
+	}
+	return "local"
+}

@@ -1,0 +1,119 @@
+// Package node puts a store, an engine and a receiver together: one process that owns and
+// answers tasks.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/coatcheck/coatcheck/internal/engine"
+	"github.com/coatcheck/coatcheck/internal/receiver"
+	"github.com/coatcheck/coatcheck/store"
+	"github.com/coatcheck/coatcheck/store/memory"
+	"github.com/coatcheck/coatcheck/store/sqlite"
+)
+
+// DefaultDatabase is where tasks are kept if nothing else is said.
+const DefaultDatabase = "sqlite:coatcheck.db"
+
+// Config says what a node is made of. Runner is required. The engine's durations have the
+// defaults of engine.Options.
+type Config struct {
+	Database string      // "sqlite:FILE" or "memory:"; default DefaultDatabase
+	Store    store.Store // used instead of Database if set; stays the caller's to close
+	Runner   engine.Runner
+	Tools    receiver.Tools
+
+	DefaultTTL   time.Duration
+	MaxTTL       time.Duration
+	MinRetention time.Duration
+	PollInterval time.Duration
+	Lease        time.Duration
+	Remember     time.Duration
+	PageSize     int
+	Grace        time.Duration // how long Close lets running tasks finish; default 10 s; negative for not at all
+	Logger       *slog.Logger
+}
+
+// Node is an open store with an engine and a receiver on it.
+type Node struct {
+	Engine   *engine.Engine
+	Receiver *receiver.Receiver
+
+	store store.Store
+	owned bool
+	grace time.Duration
+}
+
+// Open returns a running node. Close ends it.
+func Open(ctx context.Context, c Config) (*Node, error) {
+	n := &Node{store: c.Store, owned: c.Store == nil, grace: c.Grace}
+	if n.grace == 0 {
+		n.grace = 10 * time.Second
+	}
+	if n.owned {
+		var err error
+		if n.store, err = openStore(ctx, c.Database); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	n.Engine, err = engine.New(ctx, engine.Options{
+		Store:        n.store,
+		Runner:       c.Runner,
+		DefaultTTL:   c.DefaultTTL,
+		MaxTTL:       c.MaxTTL,
+		MinRetention: c.MinRetention,
+		PollInterval: c.PollInterval,
+		Lease:        c.Lease,
+		Remember:     c.Remember,
+		Logger:       c.Logger,
+	})
+	if err != nil {
+		return nil, errors.Join(err, n.closeStore())
+	}
+	n.Receiver = receiver.New(receiver.Options{
+		Engine:   n.Engine,
+		Tools:    c.Tools,
+		PageSize: c.PageSize,
+		Logger:   c.Logger,
+	})
+	return n, nil
+}
+
+// Close lets running tasks finish for the grace time, or until ctx is done, records the
+// rest, and closes the store if the node opened it.
+func (n *Node) Close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, max(0, n.grace))
+	defer cancel()
+	return errors.Join(n.Engine.Shutdown(ctx), n.closeStore())
+}
+
+func (n *Node) closeStore() error {
+	if !n.owned {
+		return nil
+	}
+	return n.store.Close()
+}
+
+func openStore(ctx context.Context, database string) (store.Store, error) {
+	if database == "" {
+		database = DefaultDatabase
+	}
+	kind, place, ok := strings.Cut(database, ":")
+	switch {
+	case ok && kind == "memory" && place == "":
+		return memory.New(), nil
+	case ok && kind == "sqlite" && place != "":
+		s, err := sqlite.Open(ctx, place, nil)
+		if err != nil {
+			return nil, fmt.Errorf("cannot open the store %s: %w", database, err)
+		}
+		return s, nil
+	}
+	return nil, fmt.Errorf("unknown store %q: use sqlite:FILE or memory:", database)
+}
