@@ -1,0 +1,242 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/signal"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/coatcheck/coatcheck/protocol"
+)
+
+// tasksCmd is "coatcheck tasks".
+type tasksCmd struct {
+	List   tasksListCmd   `cmd:"" help:"List your tasks, newest first."`
+	Get    tasksGetCmd    `cmd:"" help:"Show what a task is at."`
+	Result tasksResultCmd `cmd:"" help:"Print a task's result, waiting for it if need be."`
+	Watch  tasksWatchCmd  `cmd:"" help:"Show a task's status until it ends, then print its result."`
+	Cancel tasksCancelCmd `cmd:"" help:"Cancel a task."`
+}
+
+// listing is what all commands on tasks have in common.
+type listing struct {
+	serverFlag
+	JSON bool `name:"json" help:"Print the server's answer as it came."`
+}
+
+// selection is the SERVER and ID of a command on one task.
+type selection struct {
+	Server string `arg:"" help:"URL of the server. Left out with --stdio."`
+	ID     string `arg:"" optional:"" name:"id" help:"The task's id."`
+	listing
+}
+
+// Help implements kong.HelpProvider.
+func (*selection) Help() string { return exitCodes[1:] }
+
+// Validate implements kong.Validatable.
+func (s *selection) Validate() error {
+	if s.Stdio != "" && s.ID != "" {
+		return fmt.Errorf("unexpected argument %s: with --stdio SERVER is left out", s.ID)
+	}
+	if s.Stdio == "" && s.ID == "" {
+		return errors.New("the task's id is missing")
+	}
+	return nil
+}
+
+// parts tells the positional arguments apart: with --stdio the first is the id.
+func (s *selection) parts() (to target, id string) {
+	if s.Stdio != "" {
+		return target{stdio: s.Stdio}, s.Server
+	}
+	return target{url: s.Server}, s.ID
+}
+
+// open connects to the server. The context ends with SIGINT or SIGTERM.
+func (s *selection) open(std streams, notify func(string, json.RawMessage), show *display) (context.Context, ticket, func(), error) {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	to, id := s.parts()
+	r, err := dial(ctx, to, std, show, notify)
+	if err != nil {
+		stop()
+		return nil, ticket{}, nil, err
+	}
+	if !r.declares("tasks") {
+		r.close()
+		stop()
+		return nil, ticket{}, nil, fmt.Errorf("the server at %s has no tasks; put a coatcheck gateway in front of it", to)
+	}
+	return ctx, ticket{r, id}, func() { r.close(); stop() }, nil
+}
+
+type tasksGetCmd struct{ selection }
+
+// Run prints the task.
+func (c *tasksGetCmd) Run(std streams) error {
+	ctx, t, done, err := c.open(std, nil, newDisplay(std.err))
+	if err != nil {
+		return err
+	}
+	defer done()
+	state, raw, err := t.get(ctx)
+	if err != nil {
+		return err
+	}
+	printTask(std, state, raw, c.JSON)
+	return nil
+}
+
+type tasksResultCmd struct{ selection }
+
+// Run prints the task's result.
+func (c *tasksResultCmd) Run(std streams) error {
+	ctx, t, done, err := c.open(std, nil, newDisplay(std.err))
+	if err != nil {
+		return err
+	}
+	defer done()
+	if err = t.collect(ctx, std, c.JSON); errors.Is(err, context.Canceled) {
+		t.sayHowToCollect(std)
+		return &exitError{code: codeOther}
+	}
+	return err
+}
+
+type tasksWatchCmd struct{ selection }
+
+// Run polls until the task is terminal, then prints its result.
+func (c *tasksWatchCmd) Run(std streams) error {
+	show := newDisplay(std.err)
+	progress := &status{show: show}
+	ctx, t, done, err := c.open(std, progress.notified, show)
+	if err != nil {
+		return err
+	}
+	defer done()
+	state, _, err := t.get(ctx)
+	if err != nil {
+		return err
+	}
+	a := attendance{ticket: t, std: std, status: progress, raw: c.JSON}
+	return a.attend(context.WithoutCancel(ctx), state)
+}
+
+type tasksCancelCmd struct{ selection }
+
+// Run cancels the task.
+func (c *tasksCancelCmd) Run(std streams) error {
+	ctx, t, done, err := c.open(std, nil, newDisplay(std.err))
+	if err != nil {
+		return err
+	}
+	defer done()
+	raw, err := t.cancel(ctx)
+	if err != nil {
+		return err
+	}
+	var state protocol.Task
+	if err := json.Unmarshal(raw, &state); err != nil {
+		return fmt.Errorf("the server's answer to tasks/cancel is no task: %w", err)
+	}
+	printTask(std, state, raw, c.JSON)
+	return nil
+}
+
+type tasksListCmd struct {
+	Server string `arg:"" optional:"" help:"URL of the server. Left out with --stdio."`
+	listing
+}
+
+// Help implements kong.HelpProvider.
+func (*tasksListCmd) Help() string {
+	return `With --json all pages are printed as one answer.
+
+A server that cannot tell its requestors apart has no list; a gateway of your own has one
+with --single-user.`
+}
+
+// Validate implements kong.Validatable.
+func (c *tasksListCmd) Validate() error {
+	if (c.Server == "") == (c.Stdio == "") {
+		return errors.New("give either SERVER or --stdio 'COMMAND ARGS'")
+	}
+	return nil
+}
+
+// Run prints the tasks of all pages.
+func (c *tasksListCmd) Run(std streams) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	r, err := dial(ctx, target{c.Server, c.Stdio}, std, newDisplay(std.err), nil)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	if !r.declares("tasks", "list") {
+		return fmt.Errorf("the server at %s does not list tasks; a coatcheck gateway does with --single-user", r.target)
+	}
+	var all []json.RawMessage
+	err = r.pages(ctx, protocol.MethodTasksList, func(page json.RawMessage) (bool, error) {
+		var tasks struct{ Tasks []json.RawMessage }
+		if err := json.Unmarshal(page, &tasks); err != nil {
+			return false, fmt.Errorf("the server's answer to tasks/list cannot be read: %w", err)
+		}
+		all = append(all, tasks.Tasks...)
+		return true, nil
+	})
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		if all == nil {
+			all = []json.RawMessage{}
+		}
+		fmt.Fprintf(std.out, "%s\n", protocol.Marshal(map[string]any{"tasks": all}))
+		return nil
+	}
+	return printTasks(std.out, all)
+}
+
+// printTasks prints a table of tasks.
+func printTasks(w io.Writer, all []json.RawMessage) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "ID\tSTATUS\tCREATED\tTTL\tMESSAGE")
+	for _, raw := range all {
+		var t protocol.Task
+		if err := json.Unmarshal(raw, &t); err != nil {
+			return fmt.Errorf("the server listed something that is no task: %w", err)
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", oneLine(t.TaskID), oneLine(t.Status),
+			t.CreatedAt.Format(time.RFC3339), lifetime(t), oneLine(t.StatusMessage))
+	}
+	return table.Flush()
+}
+
+// printTask prints one task.
+func printTask(std streams, t protocol.Task, raw json.RawMessage, asJSON bool) {
+	if asJSON {
+		fmt.Fprintf(std.out, "%s\n", raw)
+		return
+	}
+	fmt.Fprintf(std.out, "id       %s\nstatus   %s\n", oneLine(t.TaskID), oneLine(t.Status))
+	if t.StatusMessage != "" {
+		fmt.Fprintf(std.out, "message  %s\n", oneLine(t.StatusMessage))
+	}
+	fmt.Fprintf(std.out, "created  %s\nupdated  %s\nttl      %s\n",
+		t.CreatedAt.Format(time.RFC3339), t.LastUpdatedAt.Format(time.RFC3339), lifetime(t))
+}
+
+// lifetime is a task's ttl in words.
+func lifetime(t protocol.Task) string {
+	if t.TTL == nil {
+		return "unlimited"
+	}
+	const most = int64(1<<63-1) / int64(time.Millisecond)
+	return (time.Duration(min(*t.TTL, most)) * time.Millisecond).String()
+}
