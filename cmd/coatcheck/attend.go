@@ -78,9 +78,15 @@ func (a *attendance) watch(ctx context.Context, state protocol.Task, signals <-c
 	for {
 		select {
 		case e := <-ended:
+			if answers != nil {
+				fmt.Fprintln(a.std.err) // the question needs no answer any more
+			}
 			return e.state, e.err
 		case sig := <-signals:
 			if answers != nil || sig != os.Interrupt || !a.mayCancel || !isTerminal(a.std.in) {
+				if answers != nil {
+					fmt.Fprintln(a.std.err)
+				}
 				stop()
 				<-ended
 				return state, errLeft

@@ -107,6 +107,9 @@ func (c *callCmd) Run(std streams) error {
 	}
 	answer, err := r.call(ctx, protocol.MethodToolsCall, params)
 	if err != nil {
+		if ctx.Err() != nil {
+			return fmt.Errorf("left before the server answered; if it made a task, that is in: coatcheck tasks list %s", r.target)
+		}
 		return c.refused(ctx, std, err)
 	}
 	state, ok, err := created(answer)

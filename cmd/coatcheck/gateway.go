@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/url"
+	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -191,14 +194,20 @@ func (c *gatewayCmd) Run(std streams) error {
 			return commandError(cfg.Command[0], err)
 		}
 	}
+	if file, ok := strings.CutPrefix(cfg.Store, "sqlite:"); ok {
+		if _, err := os.Stat(filepath.Dir(file)); err != nil {
+			return fmt.Errorf("cannot open the store %s: %w; create its folder, or choose another with --store", cfg.Store, err)
+		}
+	}
 	cfg.Log = slog.New(slog.NewTextHandler(std.err, nil))
 	cfg.Ready = func(address string) { ready(std.err, address) }
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	err = serveGateway(ctx, cfg)
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return listenError(cfg.Listen, "--listen", err)
+	var failed *net.OpError
+	if errors.As(err, &failed) && failed.Op == "listen" {
+		return listenError(cfg.Listen, "--listen", failed)
 	}
 	return err
 }

@@ -35,9 +35,11 @@ func (l leakTest) Run() int {
 }
 
 // TestScripts runs the scripts with the binary and real servers.
-func TestScripts(t *testing.T) {
+func TestScripts(t *testing.T) { runScripts(t, "testdata/script") }
+
+func runScripts(t *testing.T, dir string) {
 	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
+		Dir:                 dir,
 		RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
 			env.Values[programsKey{}] = programs{}
