@@ -25,8 +25,8 @@ var toolSupport = map[string]coatcheck.Tool{
 }
 
 // fidelity is structured content whose bytes must survive: key order, number formatting,
-// non-ASCII, escapes and an empty object.
-const fidelity = `{"z":1.0,"a":1e2,"ü":"Grüße 世界 \u00e9 </script>","n":[12345678901234567890,-0.10],"o":{}}`
+// non-ASCII, escapes and an empty object. (The SDK itself escapes <, > and & in it.)
+const fidelity = `{"z":1.0,"a":1e2,"ü":"Grüße 世界 \u00e9 /script","n":[12345678901234567890,-0.10],"o":{}}`
 
 // errorData is the data of the JSON-RPC error that the tool "error" returns.
 const errorData = `{"retry":1.50,"why":"ü","list":[{}]}`

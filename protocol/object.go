@@ -199,13 +199,16 @@ func skipSpace(data []byte, i int) int {
 
 // skipString returns the index after the string that starts at data[i] == '"'.
 func skipString(data []byte, i int) int {
-	for i++; i < len(data); i++ {
-		switch data[i] {
-		case '\\':
-			i++
-		case '"':
-			return i + 1
+	for i++; i < len(data); {
+		quote := bytes.IndexByte(data[i:], '"')
+		if quote < 0 {
+			break
 		}
+		escape := bytes.IndexByte(data[i:i+quote], '\\')
+		if escape < 0 {
+			return i + quote + 1
+		}
+		i += escape + 2
 	}
 	return len(data)
 }

@@ -1,0 +1,56 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// invariants select what must not be.
+var invariants = []struct{ name, query string }{
+	{"1: a task is owned exactly while it is not terminal",
+		`SELECT id FROM tasks WHERE (owner <> '') <> (status IN ('working', 'input_required'))`},
+	{"2: a completed or failed task has an outcome, and no other has",
+		`SELECT id FROM tasks WHERE (outcome <> 0) <> (status IN ('completed', 'failed'))`},
+	{"3: a completed task has a result",
+		`SELECT id FROM tasks WHERE status = 'completed' AND outcome <> 1`},
+	{"4: an outcome has a body, and nothing else has",
+		`SELECT id FROM tasks WHERE (outcome <> 0) <> (body IS NOT NULL)`},
+	{"5: statuses are known and revisions start at 1",
+		`SELECT id FROM tasks WHERE status NOT IN ('working', 'input_required', 'completed', 'failed', 'cancelled') OR revision < 1`},
+	{"6: expires_at is created_at plus ttl",
+		`SELECT id FROM tasks WHERE expires_at IS NOT CASE ttl WHEN 0 THEN NULL ELSE created_at + ttl END`},
+	{"7: a task is stored or expired, not both",
+		`SELECT id FROM tasks JOIN expired USING (principal, id)`},
+	{"8: times go forward",
+		`SELECT id FROM tasks WHERE updated_at < created_at OR ttl < 0 OR poll_interval < 0`},
+}
+
+// Check implements store.Store.
+func (s *Store) Check(ctx context.Context) error {
+	var verdict string
+	if err := s.db.QueryRowContext(ctx, "PRAGMA integrity_check").Scan(&verdict); err != nil {
+		return err
+	}
+	if verdict != "ok" {
+		return fmt.Errorf("integrity check: %s", verdict)
+	}
+	var faults []error
+	for _, inv := range invariants {
+		rows, err := s.db.QueryContext(ctx, inv.query)
+		if err != nil {
+			return err
+		}
+		for rows.Next() {
+			var id string
+			if err := rows.Scan(&id); err != nil {
+				return errors.Join(err, rows.Close())
+			}
+			faults = append(faults, fmt.Errorf("invariant %s: task %s", inv.name, id))
+		}
+		if err := rows.Err(); err != nil {
+			return err
+		}
+	}
+	return errors.Join(faults...)
+}

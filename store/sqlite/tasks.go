@@ -1,0 +1,226 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/coatcheck/coatcheck/store"
+	"github.com/coatcheck/coatcheck/task"
+)
+
+const (
+	stateColumns = `principal, id, revision, status, status_message, created_at, updated_at, ttl, poll_interval,
+		coalesce(key, ''), owner, remote, outcome`
+	wholeColumns = stateColumns + `, method, params, body`
+
+	createSQL = `INSERT INTO tasks (principal, id, revision, status, status_message, created_at, updated_at, ttl, expires_at,
+		poll_interval, key, owner, remote, outcome, method, params, body)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+	byKeySQL  = `SELECT ` + wholeColumns + ` FROM tasks WHERE principal = ? AND key = ?`
+	updateSQL = `UPDATE tasks SET revision = ?, status = ?, status_message = ?, updated_at = ?, ttl = ?, expires_at = ?,
+		poll_interval = ?, owner = ?, remote = ?, outcome = ?, body = ?
+		WHERE principal = ? AND id = ? AND revision = ? AND status IN ('working', 'input_required')`
+	existsSQL = `SELECT 1 FROM tasks WHERE principal = ?1 AND id = ?2
+		UNION ALL SELECT 2 FROM expired WHERE principal = ?1 AND id = ?2`
+
+	dead = `NOT EXISTS (SELECT 1 FROM owners WHERE owners.owner = tasks.owner AND alive_until > ?1)`
+)
+
+// The kinds of outcome.
+const (
+	outcomeNone = iota
+	outcomeResult
+	outcomeIsError
+	outcomeError
+)
+
+// Create implements store.Store.
+func (s *Store) Create(ctx context.Context, t *task.Task) (*task.Task, error) {
+	kind, body := outcomeOf(t)
+	var existing *task.Task
+	err := s.submit(ctx, func(ctx context.Context, w *writer) error {
+		var err error
+		if existing = nil; t.Key != "" {
+			existing, err = scanWhole(w.byKey.QueryRowContext(ctx, string(t.Principal), t.Key))
+			if !errors.Is(err, sql.ErrNoRows) {
+				return err
+			}
+			existing = nil
+		}
+		_, err = w.create.ExecContext(ctx, string(t.Principal), t.ID, t.Revision, string(t.Status), t.StatusMessage,
+			t.CreatedAt.UnixMilli(), t.UpdatedAt.UnixMilli(), t.TTL.Milliseconds(), expiresAt(t), t.PollInterval.Milliseconds(),
+			orNull(t.Key), t.Owner, t.Remote, kind, t.Request.Method, []byte(t.Request.Params), body)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return existing, nil
+}
+
+// Update implements store.Store.
+func (s *Store) Update(ctx context.Context, t *task.Task) error {
+	kind, body := outcomeOf(t)
+	return s.submit(ctx, func(ctx context.Context, w *writer) error {
+		res, err := w.update.ExecContext(ctx, t.Revision, string(t.Status), t.StatusMessage, t.UpdatedAt.UnixMilli(),
+			t.TTL.Milliseconds(), expiresAt(t), t.PollInterval.Milliseconds(), t.Owner, t.Remote, kind, body,
+			string(t.Principal), t.ID, t.Revision-1)
+		if err != nil {
+			return err
+		}
+		if n, err := res.RowsAffected(); err != nil || n == 1 {
+			return err
+		}
+		return w.whyNot(ctx, t.Ref)
+	})
+}
+
+// whyNot says why a task could not be updated.
+func (w *writer) whyNot(ctx context.Context, ref task.Ref) error {
+	var where int
+	switch err := w.exists.QueryRowContext(ctx, string(ref.Principal), ref.ID).Scan(&where); {
+	case errors.Is(err, sql.ErrNoRows):
+		return store.ErrNotFound
+	case err != nil:
+		return err
+	case where == 1:
+		return store.ErrConflict
+	}
+	return store.ErrExpired
+}
+
+// Get implements store.Store.
+func (s *Store) Get(ctx context.Context, ref task.Ref) (*task.Task, error) {
+	t, err := scanState(s.read.get.QueryRowContext(ctx, string(ref.Principal), ref.ID))
+	return s.found(ctx, ref, t, err)
+}
+
+// Load implements store.Store.
+func (s *Store) Load(ctx context.Context, ref task.Ref) (*task.Task, error) {
+	t, err := scanWhole(s.read.load.QueryRowContext(ctx, string(ref.Principal), ref.ID))
+	return s.found(ctx, ref, t, err)
+}
+
+func (s *Store) found(ctx context.Context, ref task.Ref, t *task.Task, err error) (*task.Task, error) {
+	if err == nil {
+		return t, nil
+	}
+	if !errors.Is(err, sql.ErrNoRows) {
+		return nil, s.closed(err)
+	}
+	var one int
+	switch err := s.read.expired.QueryRowContext(ctx, string(ref.Principal), ref.ID).Scan(&one); {
+	case err == nil:
+		return nil, store.ErrExpired
+	case errors.Is(err, sql.ErrNoRows):
+		return nil, store.ErrNotFound
+	default:
+		return nil, s.closed(err)
+	}
+}
+
+// List implements store.Store.
+func (s *Store) List(ctx context.Context, p task.Principal, after store.Position, limit int) ([]*task.Task, error) {
+	if after == (store.Position{}) {
+		return s.many(ctx, scanState, s.read.listFirst, string(p), limit)
+	}
+	return s.many(ctx, scanState, s.read.list, string(p), after.CreatedAt.UnixMilli(), after.ID, limit)
+}
+
+// many returns the tasks that a query selects.
+func (s *Store) many(ctx context.Context, scan func(scanner) (*task.Task, error), stmt *sql.Stmt, args ...any) ([]*task.Task, error) {
+	rows, err := stmt.QueryContext(ctx, args...)
+	if err != nil {
+		return nil, s.closed(err)
+	}
+	defer rows.Close()
+	var tasks []*task.Task
+	for rows.Next() {
+		t, err := scan(rows)
+		if err != nil {
+			return nil, err
+		}
+		tasks = append(tasks, t)
+	}
+	return tasks, rows.Err()
+}
+
+type scanner interface{ Scan(to ...any) error }
+
+func scanState(row scanner) (*task.Task, error) { return scan(row) }
+
+func scanWhole(row scanner) (*task.Task, error) {
+	var params, body []byte
+	var method string
+	t, err := scan(row, &method, &params, &body)
+	if err != nil {
+		return nil, err
+	}
+	t.Request = task.Request{Method: method, Params: params}
+	if o := t.Outcome; o != nil {
+		if o.Error != nil {
+			o.Error = body
+		} else {
+			o.Result = body
+		}
+	}
+	return t, nil
+}
+
+// scan reads the state columns, and more into to.
+func scan(row scanner, more ...any) (*task.Task, error) {
+	t := &task.Task{}
+	var created, updated, ttl, poll, kind int64
+	to := []any{
+		(*string)(&t.Principal), &t.ID, &t.Revision, (*string)(&t.Status), &t.StatusMessage, &created, &updated, &ttl, &poll,
+		&t.Key, &t.Owner, &t.Remote, &kind,
+	}
+	if err := row.Scan(append(to, more...)...); err != nil {
+		return nil, err
+	}
+	t.CreatedAt, t.UpdatedAt = time.UnixMilli(created).UTC(), time.UnixMilli(updated).UTC()
+	t.TTL, t.PollInterval = time.Duration(ttl)*time.Millisecond, time.Duration(poll)*time.Millisecond
+	switch kind {
+	case outcomeNone:
+	case outcomeResult, outcomeIsError:
+		t.Outcome = &task.Outcome{IsError: kind == outcomeIsError}
+	case outcomeError:
+		t.Outcome = &task.Outcome{}
+		if len(more) > 0 {
+			t.Outcome.Error = []byte{} // scanWhole fills it
+		}
+	default:
+		return nil, fmt.Errorf("task %s has an outcome of unknown kind %d", t.ID, kind)
+	}
+	return t, nil
+}
+
+func outcomeOf(t *task.Task) (kind int, body []byte) {
+	switch o := t.Outcome; {
+	case o == nil:
+		return outcomeNone, nil
+	case o.Error != nil:
+		return outcomeError, o.Error
+	case o.IsError:
+		return outcomeIsError, o.Result
+	default:
+		return outcomeResult, o.Result
+	}
+}
+
+func expiresAt(t *task.Task) any {
+	if at, ok := t.ExpiresAt(); ok {
+		return at.UnixMilli()
+	}
+	return nil
+}
+
+func orNull(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}

@@ -1,0 +1,156 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"github.com/coatcheck/coatcheck/store"
+)
+
+// maxBatch bounds the changes in one transaction.
+const maxBatch = 256
+
+// change is one atomic change that waits for its transaction.
+type change struct {
+	do   func(context.Context, *writer) error // may run more than once
+	err  error                                // the change's own, if the transaction was committed
+	done chan error                           // the transaction's
+}
+
+// writer is the one connection that writes, with its statements.
+type writer struct {
+	conn *sql.Conn
+	begin, commit, rollback, dataVersion,
+	create, byKey, update, exists, expire, remember, forget, renew, release *sql.Stmt
+}
+
+func newWriter(ctx context.Context, conn *sql.Conn) (*writer, error) {
+	w := &writer{conn: conn}
+	for to, query := range map[**sql.Stmt]string{
+		&w.begin:       "BEGIN IMMEDIATE",
+		&w.commit:      "COMMIT",
+		&w.rollback:    "ROLLBACK",
+		&w.dataVersion: "PRAGMA data_version",
+		&w.create:      createSQL,
+		&w.byKey:       byKeySQL,
+		&w.update:      updateSQL,
+		&w.exists:      existsSQL,
+		&w.expire:      "DELETE FROM tasks WHERE principal = ? AND id = ? AND expires_at <= ?",
+		&w.remember:    "INSERT OR REPLACE INTO expired (principal, id, remember_until) VALUES (?, ?, ?)",
+		&w.forget:      "DELETE FROM expired WHERE remember_until <= ?",
+		&w.renew:       "INSERT OR REPLACE INTO owners (owner, alive_until) VALUES (?, ?)",
+		&w.release:     "DELETE FROM owners WHERE owner = ?",
+	} {
+		stmt, err := conn.PrepareContext(ctx, query)
+		if err != nil {
+			return nil, err
+		}
+		*to = stmt
+	}
+	return w, nil
+}
+
+// submit has the writer make a change, and returns when it is durable. If ctx ends first
+// the change may still be made, whole.
+func (s *Store) submit(ctx context.Context, do func(context.Context, *writer) error) error {
+	c := &change{do: do, done: make(chan error, 1)}
+	select {
+	case s.changes <- c:
+	case <-s.closing:
+		return store.ErrClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-c.done:
+		if err != nil {
+			return err
+		}
+		return c.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// write is the writer's loop: it takes all changes that wait, makes them in one transaction
+// and answers them after the commit (group commit). While it is idle it looks whether
+// another process committed.
+func (s *Store) write(w *writer, follow time.Duration) {
+	ctx := context.Background()
+	defer w.conn.Close()
+	var seen int64
+	_ = w.dataVersion.QueryRowContext(ctx).Scan(&seen)
+	tick := time.NewTicker(follow)
+	defer tick.Stop()
+	for {
+		select {
+		case c := <-s.changes:
+			s.commit(ctx, w, s.batch(c))
+		case <-tick.C:
+			version := seen
+			if w.dataVersion.QueryRowContext(ctx).Scan(&version) == nil && version != seen {
+				seen = version
+				select {
+				case s.changed <- struct{}{}:
+				default:
+				}
+			}
+		case <-s.closing:
+			return
+		}
+	}
+}
+
+// batch returns c with all other changes that wait now.
+func (s *Store) batch(c *change) []*change {
+	batch := []*change{c}
+	for len(batch) < maxBatch {
+		select {
+		case c := <-s.changes:
+			batch = append(batch, c)
+		default:
+			return batch
+		}
+	}
+	return batch
+}
+
+// commit makes changes in one transaction. If one of them breaks it, for another reason
+// than those a change reports, each gets a transaction of its own.
+func (s *Store) commit(ctx context.Context, w *writer, batch []*change) {
+	err := s.transaction(ctx, w, batch)
+	if err != nil && len(batch) > 1 {
+		for _, c := range batch {
+			c.done <- s.transaction(ctx, w, []*change{c})
+		}
+		return
+	}
+	for _, c := range batch {
+		c.done <- err
+	}
+}
+
+func (s *Store) transaction(ctx context.Context, w *writer, batch []*change) error {
+	if _, err := w.begin.ExecContext(ctx); err != nil {
+		return err
+	}
+	for _, c := range batch {
+		if c.err = c.do(ctx, w); c.err != nil && !reported(c.err) {
+			_, _ = w.rollback.ExecContext(ctx)
+			return c.err
+		}
+	}
+	if _, err := w.commit.ExecContext(ctx); err != nil {
+		_, _ = w.rollback.ExecContext(ctx)
+		return err
+	}
+	return nil
+}
+
+// reported tells an answer to one change from a fault of the transaction: a change that
+// returns one of these has changed nothing.
+func reported(err error) bool {
+	return errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrExpired)
+}
