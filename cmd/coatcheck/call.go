@@ -196,8 +196,7 @@ func (r *remote) pages(ctx context.Context, method string, each func(page json.R
 	for seen := ""; ; {
 		page, err := r.ask(ctx, pollTimeout, method, params)
 		if err != nil {
-			var answer *protocol.Error
-			if errors.As(err, &answer) {
+			if answer, ok := errors.AsType[*protocol.Error](err); ok {
 				return fmt.Errorf("%s: %s (code %d)", method, oneLine(answer.Message), answer.Code)
 			}
 			return err

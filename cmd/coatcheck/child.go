@@ -22,7 +22,7 @@ type child struct {
 // startChild starts a command that says where it listens, and waits until it has. What else
 // it says goes to log.
 func startChild(ctx context.Context, log io.Writer, name string, args ...string) (*child, error) {
-	c := &child{cmd: exec.Command(name, args...), exited: make(chan struct{})}
+	c := &child{cmd: exec.CommandContext(context.WithoutCancel(ctx), name, args...), exited: make(chan struct{})}
 	detached(c.cmd)
 	stderr, err := c.cmd.StderrPipe()
 	if err != nil {
@@ -52,7 +52,7 @@ func startChild(ctx context.Context, log io.Writer, name string, args ...string)
 				break
 			}
 		}
-		c.cmd.Wait()
+		_ = c.cmd.Wait() // how it ended is in ProcessState
 	}()
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -72,14 +72,14 @@ func startChild(ctx context.Context, log io.Writer, name string, args ...string)
 
 // kill ends the child as kill -9 does.
 func (c *child) kill() {
-	c.cmd.Process.Kill()
+	_ = c.cmd.Process.Kill()
 	<-c.exited
 }
 
 // stop asks the child to end, and makes it.
 func (c *child) stop() {
 	if c.cmd.Process.Signal(syscall.SIGTERM) != nil {
-		c.cmd.Process.Kill()
+		_ = c.cmd.Process.Kill()
 	}
 	select {
 	case <-c.exited:

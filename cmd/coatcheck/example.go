@@ -42,7 +42,7 @@ func (c *exampleServerCmd) Run(std streams) error {
 }
 
 func serveHTTP(ctx context.Context, server *mcp.Server, address string, std streams) error {
-	listener, err := net.Listen("tcp", address)
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
 		return listenError(address, "--http", err)
 	}

@@ -103,7 +103,7 @@ func (c *gatewayCmd) config() (gatewayConfig, error) {
 		return cfg, errors.New("--principal names the one requestor there is: add --stdio or --single-user")
 	}
 	if kind, rest, _ := strings.Cut(cfg.Store, ":"); (kind != "sqlite" || rest == "") && cfg.Store != "memory:" {
-		return cfg, fmt.Errorf("--store %q is no store: write sqlite:FILE or memory:", cfg.Store)
+		return cfg, fmt.Errorf("--store %q is no store: write memory: or sqlite:FILE", cfg.Store)
 	}
 	if cfg.Support, err = taskSupport(c.Support); err != nil {
 		return cfg, fmt.Errorf("--support: %w", err)

@@ -46,7 +46,7 @@ func (t target) transport(std streams) (mcp.Transport, error) {
 	if _, err := exec.LookPath(words[0]); err != nil {
 		return nil, commandError(words[0], err)
 	}
-	cmd := exec.Command(words[0], words[1:]...)
+	cmd := exec.CommandContext(context.Background(), words[0], words[1:]...) // the session ends it
 	cmd.Stderr = std.err
 	return session.CommandTransport(cmd), nil
 }

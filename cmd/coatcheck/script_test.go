@@ -64,8 +64,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 
 func checkCode(ts *testscript.TestScript, want string, err error) {
 	code := 0
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		code = exit.ExitCode()
 	} else {
 		ts.Check(err)
@@ -118,11 +117,11 @@ func start(ts *testscript.TestScript, neg bool, args []string) {
 	}()
 	ts.Value(programsKey{}).(programs)[name] = p
 	ts.Defer(func() {
-		p.cmd.Process.Signal(syscall.SIGTERM)
+		_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may be gone
 		select {
 		case <-p.exited:
 		case <-time.After(patience):
-			p.cmd.Process.Kill()
+			_ = p.cmd.Process.Kill()
 			<-p.exited
 		}
 	})

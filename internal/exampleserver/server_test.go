@@ -30,7 +30,7 @@ func connect(t *testing.T, opts *mcp.ClientOptions) *mcp.ClientSession {
 	}
 	t.Cleanup(func() {
 		session.Close()
-		server.Wait()
+		_ = server.Wait()
 	})
 	return session
 }
