@@ -1,0 +1,210 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/coatcheck/coatcheck/protocol"
+)
+
+// maxMessage bounds one message from a server, in bytes.
+const maxMessage = 64 << 20
+
+const (
+	versionHeader   = "Mcp-Protocol-Version"
+	sessionIDHeader = "Mcp-Session-Id"
+)
+
+// HTTP is a client's transport of MCP's Streamable HTTP. Answers may be JSON or streams; a
+// stream that drops is resumed where the server numbers its events. A request may take any
+// time. Each Connect makes a session of its own.
+//
+// It adds to the SDK's transport what that does only for an mcp.Client: the protocol version
+// header, and the stream of what the server sends by itself.
+type HTTP struct {
+	URL    string
+	Client *http.Client // its Timeout is not used; default http.DefaultClient
+	// Header is added to each request that goes to URL's host.
+	Header http.Header
+	// Listen opens the GET stream once the session is initialized. A server may send
+	// requests and notifications there that belong to no request of ours.
+	Listen bool
+}
+
+// HTTPTransport returns an HTTP that listens.
+func HTTPTransport(url string, client *http.Client) mcp.Transport {
+	return &HTTP{URL: url, Client: client, Listen: true}
+}
+
+// Connect implements mcp.Transport. It does not reach out to the server yet.
+func (t *HTTP) Connect(ctx context.Context) (mcp.Connection, error) {
+	u, err := url.Parse(t.URL)
+	if err != nil {
+		return nil, err
+	}
+	client := http.Client{}
+	if t.Client != nil {
+		client = *t.Client
+	}
+	tripper := &tripper{base: client.Transport, host: u.Host, header: t.Header}
+	if tripper.base == nil {
+		tripper.base = http.DefaultTransport
+	}
+	client.Transport, client.Timeout = tripper, 0
+	inner, err := (&mcp.StreamableClientTransport{
+		Endpoint:     t.URL,
+		HTTPClient:   &client,
+		MaxEventSize: maxMessage,
+	}).Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := &httpConn{
+		Connection: inner,
+		url:        t.URL,
+		client:     &client,
+		tripper:    tripper,
+		listen:     t.Listen,
+		incoming:   make(chan jsonrpc.Message),
+		failed:     make(chan struct{}),
+	}
+	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	c.work.Go(c.pump)
+	return c, nil
+}
+
+type httpConn struct {
+	mcp.Connection
+	url     string
+	client  *http.Client
+	tripper *tripper
+	listen  bool
+
+	ctx    context.Context // of the connection
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+
+	incoming chan jsonrpc.Message // from answers and from the GET stream
+	err      error                // set before failed is closed
+	failed   chan struct{}
+
+	initialize atomic.Pointer[jsonrpc.ID] // of the initialize request
+	listening  sync.Once
+}
+
+// pump reads the answers.
+func (c *httpConn) pump() {
+	for {
+		msg, err := c.Connection.Read(c.ctx)
+		if err != nil {
+			c.err = c.explain(err)
+			close(c.failed)
+			return
+		}
+		if resp, ok := msg.(*jsonrpc.Response); ok && resp.Error == nil {
+			if id := c.initialize.Load(); id != nil && *id == resp.ID {
+				if version, ok := protocol.Unquote(protocol.Get(resp.Result, "protocolVersion")); ok {
+					c.tripper.version.Store(&version)
+				}
+			}
+		}
+		if !c.deliver(msg) {
+			c.err = c.ctx.Err()
+			close(c.failed)
+			return
+		}
+	}
+}
+
+func (c *httpConn) deliver(msg jsonrpc.Message) bool {
+	select {
+	case c.incoming <- msg:
+		return true
+	case <-c.ctx.Done():
+		return false
+	}
+}
+
+func (c *httpConn) Read(ctx context.Context) (jsonrpc.Message, error) {
+	select {
+	case msg := <-c.incoming:
+		return msg, nil
+	case <-c.failed:
+		return nil, c.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (c *httpConn) Write(ctx context.Context, msg jsonrpc.Message) error {
+	req, _ := msg.(*jsonrpc.Request)
+	if req != nil && req.Method == protocol.MethodInitialize && req.IsCall() {
+		c.initialize.Store(&req.ID)
+	}
+	if err := c.Connection.Write(ctx, msg); err != nil {
+		return c.explain(err)
+	}
+	if c.listen && req != nil && req.Method == protocol.MethodInitialized {
+		c.listening.Do(func() { c.work.Go(c.listenOn) })
+	}
+	return nil
+}
+
+func (c *httpConn) explain(err error) error {
+	if c.tripper.lost.Load() {
+		return fmt.Errorf("%w (%v)", ErrLost, err)
+	}
+	return err
+}
+
+// Close ends the session with DELETE.
+func (c *httpConn) Close() error {
+	err := c.Connection.Close()
+	c.cancel()
+	c.work.Wait()
+	if c.tripper.lost.Load() {
+		return nil // there was nothing left to end
+	}
+	return err
+}
+
+// tripper adds the headers that belong on every request, and sees a session that is lost.
+type tripper struct {
+	base    http.RoundTripper
+	host    string
+	header  http.Header
+	version atomic.Pointer[string]
+	lost    atomic.Bool
+}
+
+func (t *tripper) RoundTrip(req *http.Request) (*http.Response, error) {
+	req = req.Clone(req.Context())
+	if version := t.version.Load(); version != nil && req.Header.Get(versionHeader) == "" {
+		req.Header.Set(versionHeader, *version)
+	}
+	if req.URL.Host == t.host { // a redirect elsewhere must not see credentials
+		for name, values := range t.header {
+			if req.Header.Get(name) == "" {
+				req.Header[http.CanonicalHeaderKey(name)] = values
+			}
+		}
+	}
+	resp, err := t.base.RoundTrip(req)
+	if err == nil && resp.StatusCode == http.StatusNotFound && req.Method == http.MethodPost && req.Header.Get(sessionIDHeader) != "" {
+		t.lost.Store(true)
+	}
+	return resp, err
+}
+
+func isEventStream(resp *http.Response) bool {
+	media, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
+	return strings.EqualFold(strings.TrimSpace(media), "text/event-stream")
+}

@@ -1,0 +1,329 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/coatcheck/coatcheck/protocol"
+)
+
+// ErrLost is returned when the server no longer knows the session: over HTTP, it answered
+// 404. A new session may work.
+var ErrLost = errors.New("the server no longer knows the session")
+
+// ErrClosed is returned by a session that was closed from this side.
+var ErrClosed = errors.New("the session is closed")
+
+// Options configures Connect. A nil *Options means all defaults.
+type Options struct {
+	// Capabilities are the client's. Default: none, {}.
+	Capabilities json.RawMessage
+	// ProtocolVersion is what is asked for; the server may answer with another.
+	// Default protocol.Version20251125.
+	ProtocolVersion string
+	// OnNotification is called with each notification, in order, from the read loop: as long
+	// as it runs, nothing else is read. Default: ignored.
+	OnNotification func(method string, params json.RawMessage)
+	// OnRequest answers the server's requests, each in its own goroutine; ctx ends with the
+	// session. Default: ping is answered {}, everything else -32601.
+	OnRequest func(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, *protocol.Error)
+}
+
+// closeGrace bounds how long Close waits for notifications that are on their way.
+const closeGrace = time.Second
+
+// cancelTimeout bounds the sending of notifications/cancelled, which nobody waits for.
+const cancelTimeout = 5 * time.Second
+
+// Session is a client's session with a server.
+type Session struct {
+	opts   Options
+	conn   mcp.Connection
+	server json.RawMessage
+
+	ctx    context.Context // of the session
+	cancel context.CancelFunc
+	work   sync.WaitGroup // the read loop and answers to the server's requests
+
+	mu      sync.Mutex
+	closing bool
+	lastID  int64
+	pending map[jsonrpc.ID]chan<- *jsonrpc.Response
+	err     error         // why done is closed
+	done    chan struct{} // closed when nothing will be read any more
+	notices sync.WaitGroup
+}
+
+// Connect opens a connection and initializes a session on it. ctx bounds only that.
+// An error that the server answered with is a *protocol.Error.
+func Connect(ctx context.Context, t mcp.Transport, opts *Options) (*Session, error) {
+	s := &Session{pending: map[jsonrpc.ID]chan<- *jsonrpc.Response{}, done: make(chan struct{})}
+	if opts != nil {
+		s.opts = *opts
+	}
+	if s.opts.Capabilities == nil {
+		s.opts.Capabilities = json.RawMessage(`{}`)
+	}
+	if s.opts.ProtocolVersion == "" {
+		s.opts.ProtocolVersion = protocol.Version20251125
+	}
+	if s.opts.OnRequest == nil {
+		s.opts.OnRequest = Refuse
+	}
+	var err error
+	if s.conn, err = t.Connect(ctx); err != nil {
+		return nil, err
+	}
+	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	s.work.Go(s.read)
+	if err := s.initialize(ctx); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Refuse is the default of Options.OnRequest.
+func Refuse(_ context.Context, method string, _ json.RawMessage) (json.RawMessage, *protocol.Error) {
+	if method == protocol.MethodPing {
+		return json.RawMessage(`{}`), nil
+	}
+	return nil, protocol.Errorf(protocol.CodeMethodNotFound, "method %q is not supported", method)
+}
+
+func (s *Session) initialize(ctx context.Context) error {
+	result, err := s.Call(ctx, protocol.MethodInitialize, protocol.Marshal(struct {
+		ProtocolVersion string            `json:"protocolVersion"`
+		Capabilities    json.RawMessage   `json:"capabilities"`
+		ClientInfo      map[string]string `json:"clientInfo"`
+	}{s.opts.ProtocolVersion, s.opts.Capabilities, map[string]string{"name": "coatcheck", "version": "0"}}))
+	if err != nil {
+		return err
+	}
+	if version, _ := protocol.Unquote(protocol.Get(result, "protocolVersion")); version == "" {
+		return errors.New("the answer to initialize has no protocolVersion")
+	}
+	s.server = result
+	return s.Notify(ctx, protocol.MethodInitialized, nil)
+}
+
+// Server returns the result of initialize.
+func (s *Session) Server() json.RawMessage { return s.server }
+
+// Done is closed when the connection has ended.
+func (s *Session) Done() <-chan struct{} { return s.done }
+
+// Err returns why the connection ended, nil while it has not: ErrClosed after Close,
+// ErrLost, a *ProcessError, or what the transport says.
+func (s *Session) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// Call sends a request and returns its result as it came. An error that the server answered
+// with is a *protocol.Error; any other means that there was no answer. When ctx is cancelled
+// the server is told so and ctx's error is returned at once.
+func (s *Session) Call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	answer := make(chan *jsonrpc.Response, 1)
+	id, err := s.register(answer)
+	if err != nil {
+		return nil, err
+	}
+	defer s.forget(id)
+
+	// Over HTTP, the context of a write is that of the whole exchange. It is cancelled only
+	// when the exchange is given up: the SDK still drains the body after the answer, so that
+	// the connection can be used again.
+	out := outgoing{request: &jsonrpc.Request{ID: id, Method: method, Params: params}, failed: make(chan error, 1)}
+	out.ctx, out.abandon = context.WithCancel(context.WithoutCancel(ctx))
+	go s.send(out)
+
+	select {
+	case resp := <-answer:
+		return result(resp)
+	case err := <-out.failed:
+		out.abandon()
+		return nil, err
+	case <-ctx.Done():
+		out.abandon()
+		if method != protocol.MethodInitialize { // which must not be cancelled
+			s.notifyCancelled(id, ctx.Err())
+		}
+		return nil, ctx.Err()
+	case <-s.done:
+		out.abandon()
+		select { // both may be ready
+		case resp := <-answer:
+			return result(resp)
+		default:
+			return nil, s.Err()
+		}
+	}
+}
+
+type outgoing struct {
+	request *jsonrpc.Request
+	failed  chan error
+	ctx     context.Context
+	abandon context.CancelFunc
+}
+
+func (s *Session) send(out outgoing) {
+	err := s.conn.Write(out.ctx, out.request)
+	if err == nil {
+		return
+	}
+	if answered := answeredError(err); answered != nil {
+		out.failed <- answered
+		return
+	}
+	out.failed <- fmt.Errorf("sending %s: %w", out.request.Method, err)
+}
+
+// answeredError returns the JSON-RPC error that an HTTP error response had as its body, or
+// nil. The SDK wraps it, and uses the same type for its own -32005, "rejected by transport".
+func answeredError(err error) error {
+	const rejected = -32005
+	var wire *jsonrpc.Error
+	if errors.Is(err, ErrLost) || !errors.As(err, &wire) || wire.Code == rejected {
+		return nil
+	}
+	return &protocol.Error{Code: wire.Code, Message: wire.Message, Data: wire.Data}
+}
+
+func result(resp *jsonrpc.Response) (json.RawMessage, error) {
+	if resp.Error == nil {
+		return resp.Result, nil
+	}
+	if wire, ok := resp.Error.(*jsonrpc.Error); ok {
+		return nil, &protocol.Error{Code: wire.Code, Message: wire.Message, Data: wire.Data}
+	}
+	return nil, resp.Error // made up by the transport: the stream ended without an answer
+}
+
+func (s *Session) register(answer chan<- *jsonrpc.Response) (jsonrpc.ID, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return jsonrpc.ID{}, s.err
+	}
+	s.lastID++
+	id, err := jsonrpc.MakeID(float64(s.lastID))
+	if err != nil {
+		return jsonrpc.ID{}, err
+	}
+	s.pending[id] = answer
+	return id, nil
+}
+
+func (s *Session) forget(id jsonrpc.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.pending, id)
+}
+
+func (s *Session) notifyCancelled(id jsonrpc.ID, reason error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return
+	}
+	s.notices.Go(func() {
+		ctx, cancel := context.WithTimeout(s.ctx, cancelTimeout)
+		defer cancel()
+		_ = s.Notify(ctx, protocol.MethodCancelled, protocol.Marshal(map[string]any{
+			"requestId": id.Raw(),
+			"reason":    reason.Error(),
+		})) // best effort: the answer is not waited for any more either way
+	})
+}
+
+// Notify sends a notification.
+func (s *Session) Notify(ctx context.Context, method string, params json.RawMessage) error {
+	if err := s.conn.Write(ctx, &jsonrpc.Request{Method: method, Params: params}); err != nil {
+		return fmt.Errorf("sending %s: %w", method, err)
+	}
+	return nil
+}
+
+// read hands on what comes, until the connection ends.
+func (s *Session) read() {
+	for {
+		msg, err := s.conn.Read(s.ctx)
+		if err != nil {
+			s.end(err)
+			return
+		}
+		switch msg := msg.(type) {
+		case *jsonrpc.Response:
+			s.mu.Lock()
+			answer := s.pending[msg.ID]
+			delete(s.pending, msg.ID)
+			s.mu.Unlock()
+			if answer != nil {
+				answer <- msg
+			}
+		case *jsonrpc.Request:
+			switch {
+			case msg.IsCall():
+				s.work.Go(func() { s.answer(msg) })
+			case s.opts.OnNotification != nil:
+				s.opts.OnNotification(msg.Method, msg.Params)
+			}
+		}
+	}
+}
+
+func (s *Session) answer(req *jsonrpc.Request) {
+	resp := &jsonrpc.Response{ID: req.ID}
+	var refused *protocol.Error
+	if resp.Result, refused = s.opts.OnRequest(s.ctx, req.Method, req.Params); refused != nil {
+		resp.Error = &jsonrpc.Error{Code: refused.Code, Message: refused.Message, Data: refused.Data}
+	}
+	_ = s.conn.Write(s.ctx, resp) // it fails when the connection has ended, which read reports
+}
+
+func (s *Session) end(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		err = ErrClosed
+	}
+	s.err = err
+	s.cancel()
+	close(s.done)
+}
+
+// Close ends the session and waits until its connection, its process and its goroutines are
+// gone.
+func (s *Session) Close() error {
+	s.mu.Lock()
+	s.closing = true
+	s.mu.Unlock()
+	sent := make(chan struct{})
+	go func() {
+		s.notices.Wait()
+		close(sent)
+	}()
+	select {
+	case <-sent:
+	case <-s.done:
+	case <-time.After(closeGrace):
+	}
+	err := s.conn.Close()
+	s.cancel()
+	s.work.Wait()
+	<-sent
+	return err
+}
