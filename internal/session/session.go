@@ -218,6 +218,9 @@ func (s *Session) register(answer chan<- *jsonrpc.Response) (jsonrpc.ID, error) 
 	if s.err != nil {
 		return jsonrpc.ID{}, s.err
 	}
+	if s.closing {
+		return jsonrpc.ID{}, ErrClosed
+	}
 	s.lastID++
 	id, err := jsonrpc.MakeID(float64(s.lastID))
 	if err != nil {
@@ -236,9 +239,12 @@ func (s *Session) forget(id jsonrpc.ID) {
 func (s *Session) notifyCancelled(id jsonrpc.ID, reason error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closing {
-		return
+	if !s.closing {
+		s.notifyCancelledLocked(id, reason)
 	}
+}
+
+func (s *Session) notifyCancelledLocked(id jsonrpc.ID, reason error) {
 	s.notices.Go(func() {
 		ctx, cancel := context.WithTimeout(s.ctx, cancelTimeout)
 		defer cancel()
@@ -305,11 +311,16 @@ func (s *Session) end(err error) {
 	close(s.done)
 }
 
-// Close ends the session and waits until its connection, its process and its goroutines are
-// gone.
+// Close cancels the calls that wait, ends the session and returns when its connection, its
+// process and its goroutines are gone.
 func (s *Session) Close() error {
 	s.mu.Lock()
-	s.closing = true
+	if !s.closing {
+		s.closing = true
+		for id := range s.pending { // else an SDK server's answer to DELETE waits for its handlers
+			s.notifyCancelledLocked(id, ErrClosed)
+		}
+	}
 	s.mu.Unlock()
 	sent := make(chan struct{})
 	go func() {
@@ -324,6 +335,6 @@ func (s *Session) Close() error {
 	err := s.conn.Close()
 	s.cancel()
 	s.work.Wait()
-	<-sent
+	<-sent // their context has ended
 	return err
 }

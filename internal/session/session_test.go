@@ -232,12 +232,18 @@ func TestCancel(t *testing.T) {
 func TestCloseEndsCalls(t *testing.T) {
 	for _, peer := range peers {
 		t.Run(peer.name, func(t *testing.T) {
-			s := connect(t, peer.start(t, make(chan string, 2)), nil)
+			events := make(chan string, 2)
+			s := connect(t, peer.start(t, events), &session.Options{OnNotification: func(string, json.RawMessage) {
+				if peer.name == "stdio" {
+					events <- "started"
+				}
+			}})
 			failed := make(chan error)
 			go func() {
 				_, err := s.Call(t.Context(), "tools/call", call("wait"))
 				failed <- err
 			}()
+			<-events
 			s.Close()
 			if err := <-failed; err == nil {
 				t.Error("no error")
