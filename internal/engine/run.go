@@ -22,6 +22,14 @@ var (
 	errUnwound   = errors.New("the server is shutting down")
 )
 
+// Stopped reports whether a run's context was cancelled because its task is over, so that
+// what an upstream runs for it as a task of its own is to be cancelled too. It is not when
+// this process is shutting down, or when another has the task now.
+func Stopped(ctx context.Context) bool {
+	cause := context.Cause(ctx)
+	return cause != nil && cause != errUnwound && cause != errLost
+}
+
 // live is a task that this process runs.
 type live struct {
 	ref    task.Ref

@@ -159,8 +159,11 @@ func (c *httpConn) Write(ctx context.Context, msg jsonrpc.Message) error {
 }
 
 func (c *httpConn) explain(err error) error {
-	if c.tripper.lost.Load() {
+	switch {
+	case c.tripper.lost.Load():
 		return fmt.Errorf("%w (%v)", ErrLost, err)
+	case c.tripper.denied.Load():
+		return fmt.Errorf("%w (%v)", ErrDenied, err)
 	}
 	return err
 }
@@ -182,7 +185,8 @@ type tripper struct {
 	host    string
 	header  http.Header
 	version atomic.Pointer[string]
-	lost    atomic.Bool
+	lost    atomic.Bool // the last answer to a message was 404
+	denied  atomic.Bool // the last answer to a message was 401 or 403
 }
 
 func (t *tripper) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -198,8 +202,9 @@ func (t *tripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}
 	resp, err := t.base.RoundTrip(req)
-	if err == nil && resp.StatusCode == http.StatusNotFound && req.Method == http.MethodPost && req.Header.Get(sessionIDHeader) != "" {
-		t.lost.Store(true)
+	if err == nil && req.Method == http.MethodPost {
+		t.lost.Store(resp.StatusCode == http.StatusNotFound && req.Header.Get(sessionIDHeader) != "")
+		t.denied.Store(resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden)
 	}
 	return resp, err
 }

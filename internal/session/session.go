@@ -18,6 +18,10 @@ import (
 // 404. A new session may work.
 var ErrLost = errors.New("the server no longer knows the session")
 
+// ErrDenied is returned when the server refused a request for want of authorization: over
+// HTTP, it answered 401 or 403.
+var ErrDenied = errors.New("the server refused authorization")
+
 // ErrClosed is returned by a session that was closed from this side.
 var ErrClosed = errors.New("the session is closed")
 
@@ -121,7 +125,7 @@ func (s *Session) Server() json.RawMessage { return s.server }
 func (s *Session) Done() <-chan struct{} { return s.done }
 
 // Err returns why the connection ended, nil while it has not: ErrClosed after Close,
-// ErrLost, a *ProcessError, or what the transport says.
+// ErrLost, ErrDenied, a *ProcessError, or what the transport says.
 func (s *Session) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,7 +200,7 @@ func (s *Session) send(out outgoing) {
 func answeredError(err error) error {
 	const rejected = -32005
 	var wire *jsonrpc.Error
-	if errors.Is(err, ErrLost) || !errors.As(err, &wire) || wire.Code == rejected {
+	if errors.Is(err, ErrLost) || errors.Is(err, ErrDenied) || !errors.As(err, &wire) || wire.Code == rejected {
 		return nil
 	}
 	return &protocol.Error{Code: wire.Code, Message: wire.Message, Data: wire.Data}

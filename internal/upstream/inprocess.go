@@ -47,13 +47,13 @@ func (u *inProcess) Run(ctx context.Context, job *engine.Job) (task.Outcome, err
 	go func() { ended <- session.Wait() }()
 	select {
 	case resp := <-p.answered:
-		return outcomeOf(job.Request.Method, resp.Result, resp.Error)
+		return answered(job.Request.Method, resp)
 	case <-ctx.Done():
 		return task.Outcome{}, ctx.Err()
 	case err := <-ended:
 		select {
 		case resp := <-p.answered:
-			return outcomeOf(job.Request.Method, resp.Result, resp.Error)
+			return answered(job.Request.Method, resp)
 		default:
 		}
 		if err == nil {
@@ -61,6 +61,23 @@ func (u *inProcess) Run(ctx context.Context, job *engine.Job) (task.Outcome, err
 		}
 		return task.Outcome{}, err
 	}
+}
+
+// answered makes a response that never was on a wire what it would have been there (RES-1):
+// its error may be any Go error.
+func answered(method string, resp *jsonrpc.Response) (task.Outcome, error) {
+	if resp.Error == nil {
+		return outcomeOf(method, resp.Result, nil)
+	}
+	data, err := jsonrpc.EncodeMessage(resp)
+	if err != nil {
+		return task.Outcome{}, err
+	}
+	m, err := protocol.ParseMessage(data)
+	if err != nil {
+		return task.Outcome{}, err
+	}
+	return task.Outcome{Error: m.Error}, nil
 }
 
 var requestID, _ = jsonrpc.MakeID(float64(1))

@@ -4,24 +4,18 @@ import (
 	"encoding/json"
 	"errors"
 
-	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
-
 	"github.com/coatcheck/coatcheck/protocol"
 	"github.com/coatcheck/coatcheck/task"
 )
 
-// outcomeOf makes an answer a task's outcome.
+// outcomeOf makes an answer a task's outcome. An error that is no *protocol.Error is none.
 func outcomeOf(method string, result json.RawMessage, err error) (task.Outcome, error) {
-	if err != nil {
-		var wire *protocol.Error
-		if !errors.As(err, &wire) {
-			var sdk *jsonrpc.Error
-			if !errors.As(err, &sdk) {
-				return task.Outcome{}, err
-			}
-			wire = &protocol.Error{Code: sdk.Code, Message: err.Error(), Data: sdk.Data}
-		}
+	var wire *protocol.Error
+	switch {
+	case errors.As(err, &wire):
 		return task.Outcome{Error: wire.JSON()}, nil
+	case err != nil:
+		return task.Outcome{}, err
 	}
 	isError := method == protocol.MethodToolsCall && string(protocol.Get(result, "isError")) == "true"
 	return task.Outcome{Result: result, IsError: isError}, nil

@@ -1,0 +1,262 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os/exec"
+	"sync"
+	"sync/atomic"
+
+	"github.com/coatcheck/coatcheck/internal/engine"
+	"github.com/coatcheck/coatcheck/internal/session"
+	"github.com/coatcheck/coatcheck/protocol"
+	"github.com/coatcheck/coatcheck/task"
+)
+
+// ProcessOptions configures Process. A nil *ProcessOptions means all defaults.
+type ProcessOptions struct {
+	Processes int          // the most that run at a time; default 4
+	Logger    *slog.Logger // gets the processes' stderr, line by line; default: discards
+}
+
+// Processes runs requests in child processes that speak stdio, one request per process at a
+// time: stdio cannot tell which call a server's question belongs to.
+type Processes struct {
+	path  string
+	args  []string
+	log   *slog.Logger
+	tools *toolSupport
+	slots chan struct{} // held while a process is used, and until it is gone once it is discarded
+
+	mu     sync.Mutex
+	closed bool
+	idle   []*process
+	all    map[*process]struct{}
+	ending sync.WaitGroup
+}
+
+type process struct {
+	session *session.Session
+	current atomic.Pointer[progress]
+}
+
+// Process returns a runner on a pool of processes of one command, which are started as they
+// are needed, kept, and replaced when they have died. The error says that there is no such
+// command. Close ends them.
+func Process(command []string, opts *ProcessOptions) (*Processes, error) {
+	if len(command) == 0 {
+		return nil, errors.New("the command is empty")
+	}
+	path, err := exec.LookPath(command[0])
+	if errors.Is(err, exec.ErrNotFound) {
+		return nil, fmt.Errorf("there is no command %q; install it, or give its path", command[0])
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot run %q: %w", command[0], err)
+	}
+	var o ProcessOptions
+	if opts != nil {
+		o = *opts
+	}
+	if o.Processes <= 0 {
+		o.Processes = 4
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Processes{
+		path: path, args: command, log: o.Logger,
+		tools: newToolSupport(),
+		slots: make(chan struct{}, o.Processes),
+		all:   map[*process]struct{}{},
+	}, nil
+}
+
+// Run implements engine.Runner.
+func (p *Processes) Run(ctx context.Context, job *engine.Job) (task.Outcome, error) {
+	r := &run{job: job, remote: job.Remote, tools: p.tools}
+	outcome, err := p.attempt(ctx, r)
+	if r.remote != "" && connectionLost(ctx, err) && !errors.Is(err, session.ErrClosed) {
+		outcome, err = p.attempt(ctx, r) // a server may keep its tasks
+	}
+	return outcome, p.explain(ctx, err)
+}
+
+// attempt goes on with a run in a process.
+func (p *Processes) attempt(ctx context.Context, r *run) (task.Outcome, error) {
+	proc, err := p.acquire(ctx)
+	if err != nil {
+		return task.Outcome{}, err
+	}
+	proc.current.Store(newProgress(r.job))
+	outcome, err := r.on(ctx, proc.session)
+	proc.current.Store(nil)
+	if ctx.Err() != nil {
+		p.discard(proc) // it may still be at it, and does not say when it is done
+	} else {
+		p.release(proc)
+	}
+	return outcome, err
+}
+
+// Tools returns what the server itself says of each tool's support for tasks; a tool that is
+// not in it has none.
+func (p *Processes) Tools(ctx context.Context) (map[string]protocol.TaskSupport, error) {
+	if tools, ok := p.tools.cached(); ok {
+		return tools, nil
+	}
+	proc, err := p.acquire(ctx)
+	if err != nil {
+		return nil, p.explain(ctx, err)
+	}
+	defer p.release(proc)
+	tools, err := p.tools.get(ctx, proc.session, "")
+	return tools, p.explain(ctx, err)
+}
+
+// Close ends all processes. Runs that are under way fail.
+func (p *Processes) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	for proc := range p.all {
+		p.ending.Go(func() { _ = proc.session.Close() })
+	}
+	p.idle = nil
+	p.mu.Unlock()
+	p.ending.Wait()
+	return nil
+}
+
+// acquire returns a process that is idle, or a new one.
+func (p *Processes) acquire(ctx context.Context) (*process, error) {
+	select {
+	case p.slots <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	for {
+		proc, err := p.nextIdle()
+		if err != nil {
+			<-p.slots
+			return nil, err
+		}
+		if proc == nil {
+			break
+		}
+		select {
+		case <-proc.session.Done(): // it died meanwhile
+			p.end(proc)
+		default:
+			return proc, nil
+		}
+	}
+	proc, err := p.start(ctx)
+	if err != nil {
+		<-p.slots
+	}
+	return proc, err
+}
+
+func (p *Processes) nextIdle() (*process, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, session.ErrClosed
+	}
+	last := len(p.idle) - 1
+	if last < 0 {
+		return nil, nil
+	}
+	proc := p.idle[last]
+	p.idle = p.idle[:last]
+	return proc, nil
+}
+
+func (p *Processes) start(ctx context.Context) (*process, error) {
+	cmd := exec.Command(p.path, p.args[1:]...)
+	cmd.Stderr = LogLines(p.log)
+	proc := &process{}
+	s, err := session.Connect(ctx, session.CommandTransport(cmd), &session.Options{
+		OnNotification: func(method string, params json.RawMessage) {
+			if method == protocol.MethodToolsChanged {
+				p.tools.changed()
+			}
+			if current := proc.current.Load(); current != nil {
+				current.notified(method, params)
+			}
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("starting %s: %w", p.args[0], err)
+	}
+	proc.session = s
+	if !p.add(proc) {
+		_ = s.Close()
+		return nil, session.ErrClosed
+	}
+	return proc, nil
+}
+
+func (p *Processes) add(proc *process) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closed {
+		p.all[proc] = struct{}{}
+	}
+	return !p.closed
+}
+
+// release gives a process back.
+func (p *Processes) release(proc *process) {
+	select {
+	case <-proc.session.Done():
+		p.discard(proc)
+		return
+	default:
+	}
+	p.mu.Lock()
+	if !p.closed {
+		p.idle = append(p.idle, proc)
+	}
+	p.mu.Unlock()
+	<-p.slots
+}
+
+// discard ends a process; its slot is free when it is gone.
+func (p *Processes) discard(proc *process) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed { // Close does it
+		<-p.slots
+		return
+	}
+	p.ending.Go(func() {
+		p.end(proc)
+		<-p.slots
+	})
+}
+
+func (p *Processes) end(proc *process) {
+	_ = proc.session.Close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.all, proc)
+}
+
+// explain makes the want of an answer an error that the requestor may see.
+func (p *Processes) explain(ctx context.Context, err error) error {
+	var ended *session.ProcessError
+	switch {
+	case err == nil || ctx.Err() != nil:
+		return err
+	case errors.As(err, &ended):
+		p.log.Warn("a server process ended before it answered", "command", p.args[0], "status", ended.Status)
+		return protocol.Errorf(protocol.CodeInternalError, "The server process ended before it answered (%s)", ended.Status)
+	case errors.Is(err, session.ErrClosed):
+		return protocol.Errorf(protocol.CodeInternalError, "The server process was ended before it answered")
+	}
+	return err
+}
