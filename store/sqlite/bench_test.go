@@ -1,0 +1,63 @@
+package sqlite_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coatcheck/coatcheck/store/sqlite"
+	"github.com/coatcheck/coatcheck/task"
+)
+
+func benchStore(b *testing.B) *sqlite.Store {
+	b.Helper()
+	s, err := sqlite.Open(b.Context(), filepath.Join(b.TempDir(), "tasks.db"), nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// BenchmarkCreateFinish is the life of a task in the store, by 32 clients at once.
+func BenchmarkCreateFinish(b *testing.B) {
+	s := benchStore(b)
+	var n atomic.Int64
+	b.SetParallelism(16) // times GOMAXPROCS
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			t := working(fmt.Sprint("task-", n.Add(1)))
+			if _, err := s.Create(b.Context(), t); err != nil {
+				b.Fatal(err)
+			}
+			done, err := t.Finish(task.Outcome{Result: []byte(`{"content":[]}`)}, "done", time.Now())
+			if err != nil {
+				b.Fatal(err)
+			}
+			if err := s.Update(b.Context(), done); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
+
+func BenchmarkGet(b *testing.B) {
+	s := benchStore(b)
+	for i := range 1000 {
+		if _, err := s.Create(b.Context(), working(fmt.Sprint(i))); err != nil {
+			b.Fatal(err)
+		}
+	}
+	var n atomic.Int64
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if _, err := s.Get(b.Context(), task.Ref{Principal: "p", ID: fmt.Sprint(n.Add(1) % 1000)}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
