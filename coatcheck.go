@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"os/user"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -99,7 +98,7 @@ func Open(ctx context.Context, server *mcp.Server, opts *Options) (*Runtime, err
 		rt.opts = *opts
 	}
 	if rt.opts.LocalPrincipal == "" {
-		rt.opts.LocalPrincipal = localUser()
+		rt.opts.LocalPrincipal = node.LocalPrincipal()
 	}
 	if rt.opts.Logger == nil {
 		rt.opts.Logger = slog.New(slog.DiscardHandler)
@@ -144,10 +143,3 @@ func (rt *Runtime) Transport(inner mcp.Transport) mcp.Transport {
 // Close lets running tasks finish for Options.Grace, or until ctx is done, and records the
 // rest as failed. Stop serving before it.
 func (rt *Runtime) Close(ctx context.Context) error { return rt.node.Close(ctx) }
-
-func localUser() task.Principal {
-	if u, err := user.Current(); err == nil && u.Username != "" {
-		return task.Principal(u.Username)
-	}
-	return "local"
-}

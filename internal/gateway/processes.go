@@ -1,0 +1,154 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"log/slog"
+	"mime"
+	"net/http"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/coatcheck/coatcheck/internal/session"
+	"github.com/coatcheck/coatcheck/protocol"
+)
+
+const (
+	sessionHeader = "Mcp-Session-Id"
+	maxBody       = 16 << 20 // bytes of a request
+)
+
+// processes serves Streamable HTTP in front of a command that speaks stdio: each HTTP
+// session has a process of its own.
+type processes struct {
+	command func() *exec.Cmd
+	idle    time.Duration // after which a session without requests ends
+	log     *slog.Logger
+
+	mu     sync.Mutex
+	byID   map[string]*processSession
+	closed bool
+}
+
+func newProcesses(command func() *exec.Cmd, idle time.Duration, log *slog.Logger) *processes {
+	return &processes{command: command, idle: idle, log: log, byID: map[string]*processSession{}}
+}
+
+// Close ends all sessions and their processes.
+func (p *processes) Close() {
+	p.mu.Lock()
+	p.closed = true
+	all := make([]*processSession, 0, len(p.byID))
+	for _, s := range p.byID {
+		all = append(all, s)
+	}
+	p.mu.Unlock()
+	for _, s := range all {
+		s.end(errors.New("the gateway is shutting down"))
+	}
+	for _, s := range all {
+		s.pumps.Wait()
+	}
+}
+
+func (p *processes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	id := req.Header.Get(sessionHeader)
+	p.mu.Lock()
+	s := p.byID[id]
+	p.mu.Unlock()
+	switch {
+	case id != "" && s == nil:
+		http.Error(w, "session not found", http.StatusNotFound)
+	case req.Method == http.MethodPost:
+		p.post(w, req, s)
+	case req.Method == http.MethodGet && s != nil:
+		if !strings.Contains(strings.Join(req.Header.Values("Accept"), ","), "text/event-stream") {
+			http.Error(w, "Accept must contain 'text/event-stream' for GET requests", http.StatusBadRequest)
+			return
+		}
+		s.listen(w, req)
+	case req.Method == http.MethodDelete && s != nil:
+		s.end(session.ErrClosed)
+		w.WriteHeader(http.StatusNoContent)
+	case req.Method == http.MethodGet || req.Method == http.MethodDelete:
+		http.Error(w, "Bad Request: an Mcp-Session-Id header is required", http.StatusBadRequest)
+	default:
+		w.Header().Set("Allow", "GET, POST, DELETE")
+		http.Error(w, "Method Not Allowed", http.StatusMethodNotAllowed)
+	}
+}
+
+func (p *processes) post(w http.ResponseWriter, req *http.Request, s *processSession) {
+	if media, _, err := mime.ParseMediaType(req.Header.Get("Content-Type")); err != nil || media != "application/json" {
+		http.Error(w, "Content-Type must be 'application/json'", http.StatusUnsupportedMediaType)
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxBody))
+	if err != nil {
+		var tooLarge *http.MaxBytesError
+		if errors.As(err, &tooLarge) {
+			writeError(w, http.StatusRequestEntityTooLarge, nil, protocol.CodeInvalidRequest, "request body is too large")
+			return
+		}
+		http.Error(w, "failed to read body", http.StatusBadRequest)
+		return
+	}
+	m, err := protocol.ParseMessage(body)
+	switch {
+	case errors.Is(err, protocol.ErrTooDeep):
+		writeError(w, http.StatusBadRequest, nil, protocol.CodeParseError, err.Error())
+		return
+	case err != nil:
+		writeError(w, http.StatusBadRequest, nil, protocol.CodeParseError, "malformed payload: "+err.Error())
+		return
+	case s == nil && (m.Method != protocol.MethodInitialize || !m.IsCall()):
+		writeError(w, http.StatusBadRequest, m.ID, protocol.CodeInvalidRequest, "Bad Request: the first request of a session must be initialize")
+		return
+	case s == nil:
+		if s, err = p.start(req.Context()); err != nil {
+			p.log.Error("starting a server process failed", "error", err)
+			writeError(w, http.StatusBadGateway, m.ID, protocol.CodeInternalError, "the server process cannot be started")
+			return
+		}
+	}
+	req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	s.post(w, req, m, body)
+}
+
+// start begins a session with a new process.
+func (p *processes) start(ctx context.Context) (*processSession, error) {
+	back, err := session.CommandTransport(p.command()).Connect(context.WithoutCancel(ctx))
+	if err != nil {
+		return nil, err
+	}
+	transport := &mcp.StreamableServerTransport{SessionID: rand.Text()}
+	front, err := transport.Connect(context.WithoutCancel(ctx))
+	if err != nil {
+		return nil, errors.Join(err, back.Close())
+	}
+	s := newProcessSession(transport, front, back, p.idle, func() { p.forget(transport.SessionID) })
+	p.mu.Lock()
+	closed := p.closed
+	if !closed {
+		p.byID[transport.SessionID] = s
+	}
+	p.mu.Unlock()
+	if closed {
+		s.end(session.ErrClosed)
+		return nil, session.ErrClosed
+	}
+	return s, nil
+}
+
+func (p *processes) forget(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.byID, id)
+}

@@ -1,0 +1,73 @@
+package gateway
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+
+	"github.com/coatcheck/coatcheck/protocol"
+)
+
+// newProxy returns a handler that hands every request on to the server at endpoint, whatever
+// the request's own path, byte for byte and stream by stream.
+func newProxy(endpoint string, transport http.RoundTripper, log *slog.Logger) (http.Handler, error) {
+	target, err := url.Parse(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			u := *target
+			r.Out.URL, r.Out.Host = &u, target.Host
+		},
+		Transport:     transport,
+		FlushInterval: -1, // events are passed on as they come
+		ErrorLog:      slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ErrorHandler: func(w http.ResponseWriter, req *http.Request, err error) {
+			if req.Context().Err() != nil {
+				return // the client went away
+			}
+			log.Warn("the server cannot be reached", "url", endpoint, "error", err)
+			var id []byte
+			if sent, ok := req.Body.(*sentBody); ok {
+				id = sent.id()
+			}
+			writeError(w, http.StatusBadGateway, id, protocol.CodeInternalError, "the server behind the gateway cannot be reached")
+		},
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.Method == http.MethodPost {
+			body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxBody))
+			if err != nil {
+				http.Error(w, "failed to read body", http.StatusBadRequest)
+				return
+			}
+			req.Body, req.ContentLength = &sentBody{Reader: bytes.NewReader(body), all: body}, int64(len(body))
+		}
+		proxy.ServeHTTP(w, req)
+	}), nil
+}
+
+// sentBody is a request's body that can still be looked into after it was sent.
+type sentBody struct {
+	*bytes.Reader
+	all []byte
+}
+
+func (*sentBody) Close() error { return nil }
+
+func (b *sentBody) id() []byte {
+	if m, err := protocol.ParseMessage(b.all); err == nil && m.IsCall() {
+		return m.ID
+	}
+	return nil
+}
+
+func writeError(w http.ResponseWriter, status int, id []byte, code int64, message string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(protocol.AppendError(nil, id, protocol.Errorf(code, "%s", message).JSON()))
+}

@@ -1,0 +1,170 @@
+// Package gateway puts tasks in front of an MCP server that somebody else wrote: a command
+// that speaks stdio, or a URL.
+package gateway
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"os/exec"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/coatcheck/coatcheck/internal/engine"
+	"github.com/coatcheck/coatcheck/internal/node"
+	"github.com/coatcheck/coatcheck/internal/receiver"
+	"github.com/coatcheck/coatcheck/internal/session"
+	"github.com/coatcheck/coatcheck/internal/upstream"
+	"github.com/coatcheck/coatcheck/internal/wire"
+	"github.com/coatcheck/coatcheck/protocol"
+	"github.com/coatcheck/coatcheck/task"
+)
+
+// Config is what a gateway is told. One of URL and Command is set.
+type Config struct {
+	URL     string   // of a server that speaks Streamable HTTP
+	Command []string // that starts a server which speaks stdio
+
+	Listen string        // address of the HTTP endpoint /mcp
+	Stdio  mcp.Transport // serve on it instead, if set
+
+	Store        string                          // "sqlite:FILE" or "memory:"
+	Support      protocol.TaskSupport            // of tools that Tools does not name
+	Tools        map[string]protocol.TaskSupport // by name
+	DefaultTTL   time.Duration
+	MaxTTL       time.Duration
+	MinRetention time.Duration
+	PollInterval time.Duration
+	Processes    int           // of Command that run tasks, at most; default 4
+	SessionIdle  time.Duration // after which an HTTP session without requests ends, and its process; default 30 min
+
+	SingleUser bool           // all HTTP requestors are one
+	Principal  task.Principal // its name, and that of the stdio requestor; default the OS user
+
+	Logger *slog.Logger         // default: discards
+	Ready  func(address string) // called when the HTTP endpoint can be reached
+}
+
+// unwind is how long open streams have to end, at shutdown, once the tasks have.
+const unwind = 2 * time.Second
+
+// Serve runs a gateway until ctx is done or its client ends the stdio session. Then running
+// tasks may finish for a short while; the rest is recorded.
+func Serve(ctx context.Context, c Config) error {
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Principal == "" {
+		c.Principal = node.LocalPrincipal()
+	}
+	if c.SessionIdle <= 0 {
+		c.SessionIdle = 30 * time.Minute
+	}
+	var listener net.Listener
+	if c.Stdio == nil {
+		var err error
+		if listener, err = net.Listen("tcp", c.Listen); err != nil {
+			return err
+		}
+		defer listener.Close()
+	}
+	server, err := c.server()
+	if err != nil {
+		return err
+	}
+	n, err := node.Open(ctx, node.Config{
+		Database:     c.Store,
+		Runner:       server,
+		Tools:        receiver.Tools{Default: c.Support, ByName: c.Tools, Server: server.Tools},
+		DefaultTTL:   c.DefaultTTL,
+		MaxTTL:       c.MaxTTL,
+		MinRetention: c.MinRetention,
+		PollInterval: c.PollInterval,
+		Logger:       c.Logger,
+	})
+	if err != nil {
+		return errors.Join(err, server.Close())
+	}
+	if c.Stdio != nil {
+		err = c.serveStdio(ctx, n)
+		return errors.Join(err, n.Close(context.WithoutCancel(ctx)), server.Close())
+	}
+	return errors.Join(c.serveHTTP(ctx, n, listener), server.Close())
+}
+
+// server is where tasks run.
+type server interface {
+	engine.Runner
+	Tools(context.Context) (map[string]protocol.TaskSupport, error)
+	Close() error
+}
+
+func (c *Config) server() (server, error) {
+	if c.URL != "" {
+		return upstream.URL(c.URL, &upstream.URLOptions{Logger: c.Logger}), nil
+	}
+	return upstream.Process(c.Command, &upstream.ProcessOptions{Processes: c.Processes, Logger: c.Logger})
+}
+
+// process returns the command, not started.
+func (c *Config) process() *exec.Cmd {
+	cmd := exec.Command(c.Command[0], c.Command[1:]...)
+	cmd.Stderr = upstream.LogLines(c.Logger)
+	return cmd
+}
+
+func (c *Config) serveStdio(ctx context.Context, n *node.Node) error {
+	var back mcp.Transport = &session.HTTP{URL: c.URL, Listen: true}
+	if c.URL == "" {
+		back = session.CommandTransport(c.process())
+	}
+	front := wire.Transport(c.Stdio, n.Receiver, wire.TransportOptions{Principal: c.Principal})
+	return bridge(ctx, front, back)
+}
+
+func (c *Config) serveHTTP(ctx context.Context, n *node.Node, listener net.Listener) error {
+	var inner http.Handler
+	if c.URL != "" {
+		var err error
+		if inner, err = newProxy(c.URL, nil, c.Logger); err != nil {
+			return errors.Join(err, n.Close(ctx))
+		}
+	} else {
+		sessions := newProcesses(c.process, c.SessionIdle, c.Logger)
+		defer sessions.Close()
+		inner = sessions
+	}
+	opts := &wire.HTTPOptions{}
+	if c.SingleUser {
+		opts.Principal = func(*http.Request) (task.Principal, bool) { return c.Principal, true }
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/mcp", wire.Handler(inner, n.Receiver, opts))
+	web := &http.Server{
+		Handler:           mux,
+		ReadHeaderTimeout: 10 * time.Second,
+		ErrorLog:          slog.NewLogLogger(c.Logger.Handler(), slog.LevelDebug),
+	}
+	served := make(chan error, 1)
+	go func() { served <- web.Serve(listener) }()
+	if c.Ready != nil {
+		c.Ready(listener.Addr().String())
+	}
+	var err error
+	select {
+	case err = <-served:
+	case <-ctx.Done():
+	}
+	// Tasks first: their end answers those who wait for them.
+	after := context.WithoutCancel(ctx)
+	err = errors.Join(err, n.Close(after))
+	ending, cancel := context.WithTimeout(after, unwind)
+	defer cancel()
+	if web.Shutdown(ending) != nil {
+		_ = web.Close() // streams that wait for nothing, such as GET
+	}
+	return err
+}
