@@ -16,7 +16,11 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/coatcheck/coatcheck/internal/gateway"
 	"github.com/coatcheck/coatcheck/protocol"
+	"github.com/coatcheck/coatcheck/task"
 )
 
 // gatewayCmd is "coatcheck gateway".
@@ -58,24 +62,6 @@ const (
 	defaultMinRetention = 10 * time.Minute
 )
 
-// gatewayConfig is what the flags say.
-type gatewayConfig struct {
-	URL                                            string
-	Command                                        []string
-	Listen                                         string
-	Stdio                                          bool
-	Store                                          string
-	Support                                        protocol.TaskSupport
-	Tools                                          map[string]protocol.TaskSupport
-	DefaultTTL, MaxTTL, MinRetention, PollInterval time.Duration
-	Processes                                      int
-	SessionIdle                                    time.Duration
-	SingleUser                                     bool
-	Principal                                      string
-	Log                                            *slog.Logger
-	Ready                                          func(address string)
-}
-
 // Validate implements kong.Validatable.
 func (c *gatewayCmd) Validate() error {
 	_, err := c.config()
@@ -83,23 +69,25 @@ func (c *gatewayCmd) Validate() error {
 }
 
 // config checks the flags.
-func (c *gatewayCmd) config() (gatewayConfig, error) {
-	cfg := gatewayConfig{
-		Listen: c.Listen, Stdio: c.Stdio, Store: c.Store, MaxTTL: c.MaxTTL, PollInterval: c.PollInterval,
-		Processes: c.Processes, SessionIdle: c.SessionIdle, SingleUser: c.SingleUser, Principal: c.Principal,
+func (c *gatewayCmd) config() (gateway.Config, error) {
+	cfg := gateway.Config{
+		Listen: c.Listen, Store: c.Store, MaxTTL: c.MaxTTL, PollInterval: c.PollInterval,
+		Processes: c.Processes, SessionIdle: c.SessionIdle, SingleUser: c.SingleUser, Principal: task.Principal(c.Principal),
 		Tools: make(map[string]protocol.TaskSupport, len(c.Tool)),
 	}
 	var err error
 	if cfg.URL, cfg.Command, err = c.upstream(); err != nil {
 		return cfg, err
 	}
-	if cfg.Stdio && cfg.Listen != "" {
+	switch {
+	case c.Stdio && c.Listen != "":
 		return cfg, errors.New("--stdio and --listen exclude each other")
-	}
-	if !cfg.Stdio && cfg.Listen == "" {
+	case c.Stdio:
+		cfg.Stdio = &mcp.StdioTransport{}
+	case c.Listen == "":
 		cfg.Listen = "127.0.0.1:8080"
 	}
-	if cfg.Principal != "" && !cfg.Stdio && !cfg.SingleUser {
+	if cfg.Principal != "" && !c.Stdio && !cfg.SingleUser {
 		return cfg, errors.New("--principal names the one requestor there is: add --stdio or --single-user")
 	}
 	if kind, rest, _ := strings.Cut(cfg.Store, ":"); (kind != "sqlite" || rest == "") && cfg.Store != "memory:" {
@@ -199,12 +187,12 @@ func (c *gatewayCmd) Run(std streams) error {
 			return fmt.Errorf("cannot open the store %s: %w; create its folder, or choose another with --store", cfg.Store, err)
 		}
 	}
-	cfg.Log = slog.New(slog.NewTextHandler(std.err, nil))
+	cfg.Logger = slog.New(slog.NewTextHandler(std.err, nil))
 	cfg.Ready = func(address string) { ready(std.err, address) }
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	err = serveGateway(ctx, cfg)
+	err = gateway.Serve(ctx, cfg)
 	var failed *net.OpError
 	if errors.As(err, &failed) && failed.Op == "listen" {
 		return listenError(cfg.Listen, "--listen", failed)

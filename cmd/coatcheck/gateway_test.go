@@ -7,12 +7,14 @@ import (
 
 	"github.com/alecthomas/kong"
 	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/coatcheck/coatcheck/internal/gateway"
 	"github.com/coatcheck/coatcheck/protocol"
 )
 
 // parseGateway parses a command line of "coatcheck gateway".
-func parseGateway(t *testing.T, args ...string) (gatewayConfig, error) {
+func parseGateway(t *testing.T, args ...string) (gateway.Config, error) {
 	t.Helper()
 	args = append([]string{"gateway"}, args...)
 	var c cli
@@ -22,13 +24,13 @@ func parseGateway(t *testing.T, args ...string) (gatewayConfig, error) {
 		t.Fatal(err)
 	}
 	if _, err := parser.Parse(args); err != nil {
-		return gatewayConfig{}, err
+		return gateway.Config{}, err
 	}
 	return c.Gateway.config()
 }
 
 func TestGatewayFlags(t *testing.T) {
-	base := gatewayConfig{
+	base := gateway.Config{
 		URL: "http://h/mcp", Listen: "127.0.0.1:8080", Store: "sqlite:coatcheck.db",
 		Support: protocol.Optional, Tools: map[string]protocol.TaskSupport{},
 		DefaultTTL: time.Hour, MaxTTL: 24 * time.Hour, MinRetention: 10 * time.Minute,
@@ -36,23 +38,23 @@ func TestGatewayFlags(t *testing.T) {
 	}
 	for _, c := range []struct {
 		args   []string
-		change func(*gatewayConfig)
+		change func(*gateway.Config)
 	}{
-		{[]string{"http://h/mcp"}, func(*gatewayConfig) {}},
-		{[]string{"--stdio", "--principal", "me", "--store=memory:", "--", "npx", "-y", "server", "--", "--stdio"}, func(c *gatewayConfig) {
+		{[]string{"http://h/mcp"}, func(*gateway.Config) {}},
+		{[]string{"--stdio", "--principal", "me", "--store=memory:", "--", "npx", "-y", "server", "--", "--stdio"}, func(c *gateway.Config) {
 			c.URL, c.Command = "", []string{"npx", "-y", "server", "--", "--stdio"}
-			c.Stdio, c.Listen, c.Principal, c.Store = true, "", "me", "memory:"
+			c.Stdio, c.Listen, c.Principal, c.Store = &mcp.StdioTransport{}, "", "me", "memory:"
 		}},
-		{[]string{"http://h/mcp", "--support=forbidden", "--tool", "a=optional", "--tool", "b=required", "--listen", ":0"}, func(c *gatewayConfig) {
+		{[]string{"http://h/mcp", "--support=forbidden", "--tool", "a=optional", "--tool", "b=required", "--listen", ":0"}, func(c *gateway.Config) {
 			c.Support, c.Listen = protocol.Forbidden, ":0"
 			c.Tools = map[string]protocol.TaskSupport{"a": protocol.Optional, "b": protocol.Required}
 		}},
-		{[]string{"--default-ttl=2m", "--max-ttl=3m", "--min-retention=1m", "--poll-interval=50ms", "--processes=1", "--session-idle=1h", "--single-user", "http://h/mcp"}, func(c *gatewayConfig) {
+		{[]string{"--default-ttl=2m", "--max-ttl=3m", "--min-retention=1m", "--poll-interval=50ms", "--processes=1", "--session-idle=1h", "--single-user", "http://h/mcp"}, func(c *gateway.Config) {
 			c.DefaultTTL, c.MaxTTL, c.MinRetention = 2*time.Minute, 3*time.Minute, time.Minute
 			c.PollInterval, c.Processes, c.SessionIdle, c.SingleUser = 50*time.Millisecond, 1, time.Hour, true
 		}},
 		// A shorter maximum shortens the defaults.
-		{[]string{"--max-ttl=1m", "http://h/mcp"}, func(c *gatewayConfig) {
+		{[]string{"--max-ttl=1m", "http://h/mcp"}, func(c *gateway.Config) {
 			c.DefaultTTL, c.MaxTTL, c.MinRetention = time.Minute, time.Minute, time.Minute
 		}},
 	} {
