@@ -52,7 +52,7 @@ func (c *demoCmd) Run(std streams) error {
 	if err != nil {
 		return err
 	}
-	d.sayWhatNext(id)
+	d.sayWhatNext(id, c.Once)
 	if c.Once {
 		return nil
 	}
@@ -163,7 +163,11 @@ func (d *demo) fetch(ctx context.Context, id string) (json.RawMessage, error) {
 	return r.ask(ctx, pollTimeout, protocol.MethodTasksResult, ticket{id: id}.params())
 }
 
-func (d *demo) sayWhatNext(id string) {
+func (d *demo) sayWhatNext(id string, once bool) {
+	when := "Try it, while this runs,"
+	if once {
+		when = "Without --once the gateway stays up to be tried,"
+	}
 	self := quote(os.Args[0])
 	if strings.Contains(d.self, "go-build") {
 		self = "go run ./cmd/coatcheck"
@@ -173,7 +177,7 @@ func (d *demo) sayWhatNext(id string) {
 What this showed: the call got a ticket, its result went to disk before anyone was told of it,
 and it outlived the death of the server's process. The server behind it was not changed.
 
-Try it, while this runs, at %[1]s
+%[4]s at %[1]s
   %[2]s call %[1]s slow_compute seconds:=5 label=mine
   %[2]s call --detach %[1]s slow_compute seconds:=30
   %[2]s tasks list %[1]s
@@ -185,5 +189,5 @@ Or with curl:
   post -d '{"jsonrpc":"2.0","method":"notifications/initialized"}'
   post -d '{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"slow_compute","arguments":{"seconds":5,"label":"curl"},"task":{"ttl":600000}}}'
   post -d '{"jsonrpc":"2.0","id":3,"method":"tasks/result","params":{"taskId":"%[3]s"}}'
-`, url, self, id)
+`, url, self, id, when)
 }
