@@ -58,14 +58,19 @@ func (r *run) create(ctx context.Context, s *session.Session) (task.Outcome, err
 	if err != nil {
 		return task.Outcome{}, err
 	}
-	result, err := s.Call(ctx, r.job.Request.Method, params)
+	// The answer is due at once, and without the id in it the task there cannot be cancelled:
+	// so a cancel waits for it a little.
+	calling, abandon := context.WithCancel(context.WithoutCancel(ctx))
+	defer abandon()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(cancelTimeout, abandon) })()
+	result, err := s.Call(calling, r.job.Request.Method, params)
 	id, ok := protocol.Unquote(protocol.Get(protocol.Get(result, "task"), "taskId"))
 	if err != nil || !ok {
 		return outcomeOf(r.job.Request.Method, result, err) // it was answered, one way or the other
 	}
 	r.remote = id
 	if err := r.job.SetRemote(ctx, id); err != nil {
-		r.cancel(ctx, s)
+		r.cancel(ctx, s) // nobody will ever ask for it
 		return task.Outcome{}, err
 	}
 	return r.poll(ctx, s)
@@ -108,7 +113,9 @@ func (r *run) failed(ctx context.Context, s *session.Session, err error) error {
 	var wire *protocol.Error
 	switch {
 	case ctx.Err() != nil:
-		r.cancel(ctx, s)
+		if engine.Stopped(ctx) {
+			r.cancel(ctx, s)
+		}
 	case errors.As(err, &wire) && wire.Code == protocol.CodeInvalidParams:
 		return protocol.Errorf(protocol.CodeInternalError, "The server that ran this no longer knows its task: %s", bounded(wire.Message))
 	case wire != nil:
@@ -117,11 +124,8 @@ func (r *run) failed(ctx context.Context, s *session.Session, err error) error {
 	return err
 }
 
-// cancel cancels the server's own task when ours is over (CAN-2).
+// cancel cancels the server's own task, as ours is over (CAN-2).
 func (r *run) cancel(ctx context.Context, s *session.Session) {
-	if !engine.Stopped(ctx) {
-		return
-	}
 	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 	defer done()
 	_, _ = s.Call(ctx, protocol.MethodTasksCancel, protocol.Marshal(map[string]string{"taskId": r.remote}))
