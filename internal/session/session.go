@@ -62,13 +62,18 @@ type Session struct {
 	pending map[jsonrpc.ID]chan<- *jsonrpc.Response
 	err     error         // why done is closed
 	done    chan struct{} // closed when nothing will be read any more
+	closed  chan struct{} // closed when closing
 	notices sync.WaitGroup
 }
 
 // Connect opens a connection and initializes a session on it. ctx bounds only that.
 // An error that the server answered with is a *protocol.Error.
 func Connect(ctx context.Context, t mcp.Transport, opts *Options) (*Session, error) {
-	s := &Session{pending: map[jsonrpc.ID]chan<- *jsonrpc.Response{}, done: make(chan struct{})}
+	s := &Session{
+		pending: map[jsonrpc.ID]chan<- *jsonrpc.Response{},
+		done:    make(chan struct{}),
+		closed:  make(chan struct{}),
+	}
 	if opts != nil {
 		s.opts = *opts
 	}
@@ -165,6 +170,9 @@ func (s *Session) Call(ctx context.Context, method string, params json.RawMessag
 			s.notifyCancelled(id, ctx.Err())
 		}
 		return nil, ctx.Err()
+	case <-s.closed:
+		out.abandon()
+		return nil, ErrClosed
 	case <-s.done:
 		out.abandon()
 		select { // both may be ready
@@ -321,6 +329,7 @@ func (s *Session) Close() error {
 	s.mu.Lock()
 	if !s.closing {
 		s.closing = true
+		close(s.closed)
 		for id := range s.pending { // else an SDK server's answer to DELETE waits for its handlers
 			s.notifyCancelledLocked(id, ErrClosed)
 		}
