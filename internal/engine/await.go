@@ -15,20 +15,17 @@ type watcher struct{ changed chan struct{} }
 // Errors: store.ErrNotFound, store.ErrExpired (also when it expires meanwhile, C.4),
 // ErrShutdown, or ctx's.
 func (e *Engine) Await(ctx context.Context, ref task.Ref) (*task.Task, error) {
-	if l := e.liveTask(ref); l != nil {
-		select {
-		case <-l.done:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-		if l.final != nil || l.err != nil {
-			return l.final, l.err
-		}
+	if t, ended, err := e.awaitLive(ctx, ref); ended {
+		return t, err
 	}
 	w := &watcher{changed: make(chan struct{}, 1)}
 	e.watch(ref, w)
 	defer e.unwatch(ref, w)
 	for {
+		// It may have become ours: adopted from a dead process.
+		if t, ended, err := e.awaitLive(ctx, ref); ended {
+			return t, err
+		}
 		t, err := unexpiredFrom(e.store.Load(ctx, ref))(e.now())
 		if err != nil || t.Status.Terminal() {
 			return t, err
@@ -40,6 +37,21 @@ func (e *Engine) Await(ctx context.Context, ref task.Ref) (*task.Task, error) {
 		case <-e.ctx.Done():
 			return nil, ErrShutdown
 		}
+	}
+}
+
+// awaitLive waits for a task that this process runs. ended is false if it does not, or not
+// to the end.
+func (e *Engine) awaitLive(ctx context.Context, ref task.Ref) (t *task.Task, ended bool, err error) {
+	l := e.liveTask(ref)
+	if l == nil {
+		return nil, false, nil
+	}
+	select {
+	case <-l.done:
+		return l.final, l.final != nil || l.err != nil, l.err
+	case <-ctx.Done():
+		return nil, true, ctx.Err()
 	}
 }
 

@@ -309,6 +309,34 @@ func TestDeadOwner(t *testing.T) {
 	})
 }
 
+// One who waits for a task of another process is answered when that process dies and this
+// one goes on with the task.
+func TestWaiterOfAdoptedTask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New()
+		now := task.Instant(time.Now())
+		theirs := &task.Task{
+			Ref: task.Ref{Principal: "p", ID: "theirs"}, Revision: 1, Status: task.Working, CreatedAt: now, UpdatedAt: now,
+			TTL: time.Hour, Owner: "dying", Remote: "remote-1",
+		}
+		if err := s.Renew(t.Context(), "dying", now.Add(5*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Create(t.Context(), theirs); err != nil {
+			t.Fatal(err)
+		}
+		e := start(t, engine.Options{Store: s, Runner: lasting(3 * time.Second)})
+		begin := time.Now()
+		got, err := e.Await(t.Context(), theirs.Ref)
+		if err != nil || got.Status != task.Completed {
+			t.Errorf("got %+v, %v", got, err)
+		}
+		if d := time.Since(begin); d > 12*time.Second {
+			t.Errorf("answered after %v", d)
+		}
+	})
+}
+
 // failing is a store whose updates fail for a while.
 type failing struct {
 	store.Store

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"log/slog"
 	"net/http"
@@ -31,11 +32,7 @@ func newProxy(endpoint string, transport http.RoundTripper, log *slog.Logger) (h
 				return // the client went away
 			}
 			log.Warn("the server cannot be reached", "url", endpoint, "error", err)
-			var id []byte
-			if sent, ok := req.Body.(*sentBody); ok {
-				id = sent.id()
-			}
-			writeError(w, http.StatusBadGateway, id, protocol.CodeInternalError, "the server behind the gateway cannot be reached")
+			writeError(w, http.StatusBadGateway, idOf(req.Context()), protocol.CodeInternalError, "the server behind the gateway cannot be reached")
 		},
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -45,22 +42,20 @@ func newProxy(endpoint string, transport http.RoundTripper, log *slog.Logger) (h
 				http.Error(w, "failed to read body", http.StatusBadRequest)
 				return
 			}
-			req.Body, req.ContentLength = &sentBody{Reader: bytes.NewReader(body), all: body}, int64(len(body))
+			req = req.WithContext(context.WithValue(req.Context(), bodyKey{}, body))
+			req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 		}
 		proxy.ServeHTTP(w, req)
 	}), nil
 }
 
-// sentBody is a request's body that can still be looked into after it was sent.
-type sentBody struct {
-	*bytes.Reader
-	all []byte
-}
+// bodyKey is where a request's context has its body, for the answer if sending it fails.
+type bodyKey struct{}
 
-func (*sentBody) Close() error { return nil }
-
-func (b *sentBody) id() []byte {
-	if m, err := protocol.ParseMessage(b.all); err == nil && m.IsCall() {
+// idOf returns the id of the call that a request carries, or nil.
+func idOf(ctx context.Context) []byte {
+	body, _ := ctx.Value(bodyKey{}).([]byte)
+	if m, err := protocol.ParseMessage(body); err == nil && m.IsCall() {
 		return m.ID
 	}
 	return nil

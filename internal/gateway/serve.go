@@ -48,6 +48,10 @@ type Config struct {
 	Ready  func(address string) // called when the HTTP endpoint can be reached
 }
 
+// stdioGrace is how long tasks may go on when the client of a stdio session has gone: clients
+// kill a server that is not gone two seconds after they closed its input.
+const stdioGrace = time.Second
+
 // unwind is how long open streams have to end, at shutdown, once the tasks have.
 const unwind = 2 * time.Second
 
@@ -75,6 +79,10 @@ func Serve(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
+	var grace time.Duration // the node's default
+	if c.Stdio != nil {
+		grace = stdioGrace
+	}
 	n, err := node.Open(ctx, node.Config{
 		Database:     c.Store,
 		Runner:       server,
@@ -83,6 +91,7 @@ func Serve(ctx context.Context, c Config) error {
 		MaxTTL:       c.MaxTTL,
 		MinRetention: c.MinRetention,
 		PollInterval: c.PollInterval,
+		Grace:        grace,
 		Logger:       c.Logger,
 	})
 	if err != nil {
