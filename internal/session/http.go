@@ -75,6 +75,7 @@ func (t *HTTP) Connect(ctx context.Context) (mcp.Connection, error) {
 		listen:     t.Listen,
 		incoming:   make(chan jsonrpc.Message),
 		failed:     make(chan struct{}),
+		calls:      map[jsonrpc.ID]*exchange{},
 	}
 	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	c.work.Go(c.pump)
@@ -98,6 +99,9 @@ type httpConn struct {
 
 	initialize atomic.Pointer[jsonrpc.ID] // of the initialize request
 	listening  sync.Once
+
+	mu    sync.Mutex
+	calls map[jsonrpc.ID]*exchange // not answered yet
 }
 
 // pump reads the answers.
@@ -109,8 +113,9 @@ func (c *httpConn) pump() {
 			close(c.failed)
 			return
 		}
-		if resp, ok := msg.(*jsonrpc.Response); ok && resp.Error == nil {
-			if id := c.initialize.Load(); id != nil && *id == resp.ID {
+		if resp, ok := msg.(*jsonrpc.Response); ok {
+			c.finish(resp.ID)
+			if id := c.initialize.Load(); id != nil && *id == resp.ID && resp.Error == nil {
 				if version, ok := protocol.Unquote(protocol.Get(resp.Result, "protocolVersion")); ok {
 					c.tripper.version.Store(&version)
 				}
@@ -144,16 +149,25 @@ func (c *httpConn) Read(ctx context.Context) (jsonrpc.Message, error) {
 	}
 }
 
+// Write sends a message. It does not wait for the server to take a call, which over HTTP
+// may be as long as the call itself: what goes wrong with one comes as its response.
 func (c *httpConn) Write(ctx context.Context, msg jsonrpc.Message) error {
 	req, _ := msg.(*jsonrpc.Request)
-	if req != nil && req.Method == protocol.MethodInitialize && req.IsCall() {
-		c.initialize.Store(&req.ID)
+	if req != nil && req.IsCall() {
+		if req.Method == protocol.MethodInitialize {
+			c.initialize.Store(&req.ID)
+		}
+		return c.call(ctx, req)
 	}
 	if err := c.Connection.Write(ctx, msg); err != nil {
 		return c.explain(err)
 	}
 	if c.listen && req != nil && req.Method == protocol.MethodInitialized {
-		c.listening.Do(func() { c.work.Go(c.listenOn) })
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.ctx.Err() == nil {
+			c.listening.Do(func() { c.work.Go(c.listenOn) })
+		}
 	}
 	return nil
 }
@@ -171,7 +185,9 @@ func (c *httpConn) explain(err error) error {
 // Close ends the session with DELETE.
 func (c *httpConn) Close() error {
 	err := c.Connection.Close()
+	c.mu.Lock()
 	c.cancel()
+	c.mu.Unlock()
 	c.work.Wait()
 	if c.tripper.lost.Load() {
 		return nil // there was nothing left to end
@@ -205,6 +221,7 @@ func (t *tripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err == nil && req.Method == http.MethodPost {
 		t.lost.Store(resp.StatusCode == http.StatusNotFound && req.Header.Get(sessionIDHeader) != "")
 		t.denied.Store(resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden)
+		resp = unrefused(req, resp)
 	}
 	return resp, err
 }

@@ -151,10 +151,8 @@ func (s *Session) Call(ctx context.Context, method string, params json.RawMessag
 	}
 	defer s.forget(id)
 
-	// Over HTTP, the context of a write is that of the whole exchange. It is cancelled only
-	// when the exchange is given up: the SDK still drains the body after the answer, so that
-	// the connection can be used again.
 	out := outgoing{request: &jsonrpc.Request{ID: id, Method: method, Params: params}, failed: make(chan error, 1)}
+	// It is cancelled only when the exchange is given up: see exchange.
 	out.ctx, out.abandon = context.WithCancel(context.WithoutCancel(ctx))
 	go s.send(out)
 
@@ -192,26 +190,9 @@ type outgoing struct {
 }
 
 func (s *Session) send(out outgoing) {
-	err := s.conn.Write(out.ctx, out.request)
-	if err == nil {
-		return
+	if err := s.conn.Write(out.ctx, out.request); err != nil {
+		out.failed <- fmt.Errorf("sending %s: %w", out.request.Method, err)
 	}
-	if answered := answeredError(err); answered != nil {
-		out.failed <- answered
-		return
-	}
-	out.failed <- fmt.Errorf("sending %s: %w", out.request.Method, err)
-}
-
-// answeredError returns the JSON-RPC error that an HTTP error response had as its body, or
-// nil. The SDK wraps it, and uses the same type for its own -32005, "rejected by transport".
-func answeredError(err error) error {
-	const rejected = -32005
-	var wire *jsonrpc.Error
-	if errors.Is(err, ErrLost) || errors.Is(err, ErrDenied) || !errors.As(err, &wire) || wire.Code == rejected {
-		return nil
-	}
-	return &protocol.Error{Code: wire.Code, Message: wire.Message, Data: wire.Data}
 }
 
 func result(resp *jsonrpc.Response) (json.RawMessage, error) {

@@ -1,0 +1,125 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"github.com/coatcheck/coatcheck/protocol"
+)
+
+// exchange is a call on its way over HTTP. The context that the SDK was given for it is that
+// of the whole exchange, stream included. It is cancelled when the exchange is given up, not
+// when it is over: the SDK still drains the body then, so that the connection can be used
+// again.
+type exchange struct {
+	release func() // ends the watch for a reason to give up
+}
+
+// call sends a call in the background.
+func (c *httpConn) call(ctx context.Context, req *jsonrpc.Request) error {
+	sending, abandon := context.WithCancel(context.WithoutCancel(ctx))
+	send := func() {
+		err := c.Connection.Write(sending, req)
+		if err == nil {
+			return
+		}
+		abandon()
+		c.finish(req.ID)
+		if ctx.Err() == nil {
+			c.deliver(&jsonrpc.Response{ID: req.ID, Error: c.answered(err)})
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.ctx.Err(); err != nil { // closed: nothing may be added to work any more
+		abandon()
+		return err
+	}
+	withCaller, withConnection := context.AfterFunc(ctx, abandon), context.AfterFunc(c.ctx, abandon)
+	c.calls[req.ID] = &exchange{release: func() {
+		withCaller()
+		withConnection()
+	}}
+	c.work.Go(send)
+	return nil
+}
+
+// finish forgets a call that has its response.
+func (c *httpConn) finish(id jsonrpc.ID) {
+	c.mu.Lock()
+	e := c.calls[id]
+	delete(c.calls, id)
+	c.mu.Unlock()
+	if e != nil {
+		e.release()
+	}
+}
+
+// answered returns the JSON-RPC error that an HTTP error response had as its body, else what
+// is to be said of err. The SDK wraps the former, and uses the same type for its own -32005,
+// "rejected by transport".
+func (c *httpConn) answered(err error) error {
+	const rejected = -32005
+	err = c.explain(err)
+	var wire *jsonrpc.Error
+	if errors.Is(err, ErrLost) || errors.Is(err, ErrDenied) || !errors.As(err, &wire) || wire.Code == rejected {
+		return err
+	}
+	return wire
+}
+
+// maxComplaint bounds what is read of an HTTP error response, in bytes.
+const maxComplaint = 1 << 10
+
+// unrefused makes the plain refusal of a message a JSON-RPC error, or for one that has no
+// answer an acceptance: the SDK's transport would end the connection, while all that was
+// wrong is this message. An SDK server answers 400 to a method that it does not know.
+func unrefused(req *http.Request, resp *http.Response) *http.Response {
+	switch {
+	case req.Method != http.MethodPost, req.GetBody == nil, resp.StatusCode < 400, resp.StatusCode >= 500:
+		return resp
+	case resp.StatusCode == http.StatusUnauthorized, resp.StatusCode == http.StatusForbidden,
+		resp.StatusCode == http.StatusNotFound, resp.StatusCode == http.StatusTooManyRequests:
+		return resp // about more than this message
+	case strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json"):
+		return resp // as far as it is a JSON-RPC error, the SDK can tell
+	}
+	body, err := req.GetBody()
+	if err != nil {
+		return resp
+	}
+	defer body.Close()
+	sent, err := io.ReadAll(body)
+	if err != nil {
+		return resp
+	}
+	m, err := protocol.ParseMessage(sent)
+	if err != nil || m.Method == protocol.MethodInitialize {
+		return resp
+	}
+	complaint, _ := io.ReadAll(io.LimitReader(resp.Body, maxComplaint))
+	resp.Body.Close()
+	made := &http.Response{Proto: resp.Proto, ProtoMajor: resp.ProtoMajor, ProtoMinor: resp.ProtoMinor, Request: req, Header: http.Header{}}
+	if !m.IsCall() {
+		made.StatusCode, made.Body = http.StatusAccepted, http.NoBody
+		return made
+	}
+	answer := protocol.AppendError(nil, m.ID, protocol.Errorf(protocol.CodeInvalidRequest,
+		"the server answered %s: %s", resp.Status, strings.ToValidUTF8(strings.TrimSpace(string(complaint)), "")).JSON())
+	made.StatusCode = http.StatusOK
+	made.Header.Set("Content-Type", "application/json")
+	made.Body, made.ContentLength = io.NopCloser(bytes.NewReader(answer)), int64(len(answer))
+	return made
+}
+
+// Passing reports whether err, of a Write, is about the one message: the connection goes on.
+func Passing(err error) bool {
+	const rejected = -32005
+	return errors.Is(err, &jsonrpc.Error{Code: rejected}) && !errors.Is(err, ErrLost)
+}
