@@ -199,14 +199,18 @@ func skipSpace(data []byte, i int) int {
 
 // skipString returns the index after the string that starts at data[i] == '"'.
 func skipString(data []byte, i int) int {
+	quote := -1 // the next one, searched for again only when an escape has stepped over it
 	for i++; i < len(data); {
-		quote := bytes.IndexByte(data[i:], '"')
-		if quote < 0 {
-			break
+		if quote < i {
+			next := bytes.IndexByte(data[i:], '"')
+			if next < 0 {
+				break
+			}
+			quote = i + next
 		}
-		escape := bytes.IndexByte(data[i:i+quote], '\\')
+		escape := bytes.IndexByte(data[i:quote], '\\')
 		if escape < 0 {
-			return i + quote + 1
+			return quote + 1
 		}
 		i += escape + 2
 	}
