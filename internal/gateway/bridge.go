@@ -6,6 +6,8 @@ import (
 	"io"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/coatcheck/coatcheck/internal/session"
 )
 
 // bridge carries messages between a client's connection and a server's until one of them
@@ -48,7 +50,7 @@ func carry(ctx context.Context, from, to mcp.Connection) error {
 		if err != nil {
 			return err
 		}
-		if err := to.Write(ctx, msg); err != nil {
+		if err := to.Write(ctx, msg); err != nil && !session.Passing(err) {
 			return err
 		}
 	}
