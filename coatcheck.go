@@ -19,7 +19,7 @@ import (
 	"github.com/coatcheck/coatcheck/task"
 )
 
-// Unlimited, as Options.MaxTTL, sets no maximum.
+// Unlimited as Options.MaxTTL sets no maximum.
 const Unlimited = engine.Unlimited
 
 // Options configures a Runtime. A nil *Options means all defaults, with which no tool

@@ -19,18 +19,6 @@ func wantError(t *testing.T, r reply, code int64, message string) {
 	}
 }
 
-// eventually polls until ok, for what has no event to wait for.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatal("never: ", what)
-		}
-		time.Sleep(2 * time.Millisecond) //nolint:forbidigo // a condition in another process has no channel
-	}
-}
-
 func TestNegotiation(t *testing.T) {
 	onEveryFace(t, settings{}, func(t *testing.T, connect func(string) *peer) {
 		p := connect("alice")
@@ -330,7 +318,7 @@ func TestCancel(t *testing.T) {
 		}()
 		p.notify("notifications/cancelled", fmt.Sprintf(`{"requestId":%d}`, n))
 		cancel()
-		<-ended
+		t.Logf("the tasks/result that was given up: %v", <-ended) // an answer or none: both are right
 		if task := p.get(id); task.Status != "working" {
 			t.Errorf("status %s", task.Status)
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -110,9 +111,9 @@ func Get(data []byte, key string) json.RawMessage {
 }
 
 func lastOf(members []Member, key string) json.RawMessage {
-	for i := len(members) - 1; i >= 0; i-- {
-		if members[i].Key == key {
-			return members[i].Value
+	for _, m := range slices.Backward(members) {
+		if m.Key == key {
+			return m.Value
 		}
 	}
 	return nil
@@ -126,8 +127,8 @@ func Set(data []byte, key string, value []byte) (json.RawMessage, error) {
 		return nil, err
 	}
 	out := make([]byte, 0, len(data)+len(key)+len(value)+6)
-	for i := len(members) - 1; i >= 0; i-- {
-		if m := members[i]; m.Key == key {
+	for _, m := range slices.Backward(members) {
+		if m.Key == key {
 			out = append(out, data[:m.end-len(m.Value)]...)
 			out = append(out, value...)
 			return append(out, data[m.end:]...), nil
@@ -271,7 +272,7 @@ func Unquote(raw json.RawMessage) (s string, ok bool) {
 
 // AppendString appends s as a JSON string, without HTML escaping.
 func AppendString(dst []byte, s string) []byte {
-	for i := 0; i < len(s); i++ {
+	for i := range len(s) {
 		if c := s[i]; c < 0x20 || c == '"' || c == '\\' || c >= utf8.RuneSelf {
 			return append(dst, Marshal(s)...)
 		}

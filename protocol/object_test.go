@@ -3,6 +3,7 @@ package protocol_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
@@ -76,10 +77,10 @@ func TestValidBoundsNesting(t *testing.T) {
 	if err := protocol.Valid(deep(protocol.MaxDepth)); err != nil {
 		t.Error(err)
 	}
-	if err := protocol.Valid(deep(protocol.MaxDepth + 1)); err != protocol.ErrTooDeep {
+	if err := protocol.Valid(deep(protocol.MaxDepth + 1)); !errors.Is(err, protocol.ErrTooDeep) {
 		t.Error(err)
 	}
-	if err := protocol.Valid([]byte(strings.Repeat("[", 1<<20))); err != protocol.ErrTooDeep {
+	if err := protocol.Valid([]byte(strings.Repeat("[", 1<<20))); !errors.Is(err, protocol.ErrTooDeep) {
 		t.Error("unclosed nesting:", err)
 	}
 	if err := protocol.Valid([]byte(`{"a":"` + strings.Repeat("[", 2000) + `"}`)); err != nil {

@@ -29,7 +29,7 @@ type Task struct {
 const timeLayout = "2006-01-02T15:04:05.000Z"
 
 // AppendJSON appends the task's wire form to dst.
-func (t *Task) AppendJSON(dst []byte) []byte {
+func (t Task) AppendJSON(dst []byte) []byte {
 	dst = append(dst, `{"taskId":`...)
 	dst = AppendString(dst, t.TaskID)
 	dst = append(dst, `,"status":`...)

@@ -16,7 +16,7 @@ import (
 	"github.com/coatcheck/coatcheck/task"
 )
 
-// Unlimited, as Options.MaxTTL, sets no maximum.
+// Unlimited as Options.MaxTTL sets no maximum.
 const Unlimited time.Duration = -1
 
 // Options configures an Engine. Store and Runner are required.

@@ -107,15 +107,15 @@ func TestExpiryOfWorkAndResult(t *testing.T) {
 		if got, err := e.Await(ctx, long); err != nil || got.Status != task.Completed {
 			t.Errorf("got %v, %v", got, err)
 		}
-		time.Sleep(5*time.Second - time.Millisecond)
+		time.Sleep(5*time.Second - time.Millisecond) //nolint:forbidigo // the bubble has its own clock
 		if got, err := e.Get(ctx, long); err != nil || got.Status != task.Completed {
 			t.Errorf("just before its end: %v, %v", got, err)
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond)                                       //nolint:forbidigo // the bubble has its own clock
 		if _, err := e.Get(ctx, long); !errors.Is(err, store.ErrExpired) { // TTL-3
 			t.Errorf("at its end: %v", err)
 		}
-		time.Sleep(3 * time.Minute) // remembered for one, forgotten at the next sweep
+		time.Sleep(3 * time.Minute) //nolint:forbidigo // the bubble has its own clock
 		if _, err := e.Get(ctx, long); !errors.Is(err, store.ErrNotFound) {
 			t.Errorf("long after: %v", err)
 		}
@@ -294,7 +294,7 @@ func TestDeadOwner(t *testing.T) {
 			t.Fatal(err)
 		}
 		e := start(t, engine.Options{Store: s, Runner: lasting(0)})
-		time.Sleep(7 * time.Second)
+		time.Sleep(7 * time.Second) //nolint:forbidigo // the bubble has its own clock
 		if got, err := e.Get(t.Context(), lost.Ref); err != nil || got.Status != task.Working {
 			t.Errorf("within the lease: %+v, %v", got, err)
 		}

@@ -27,7 +27,7 @@ var (
 // this process is shutting down, or when another has the task now.
 func Stopped(ctx context.Context) bool {
 	cause := context.Cause(ctx)
-	return cause != nil && cause != errUnwound && cause != errLost
+	return cause != nil && !errors.Is(cause, errUnwound) && !errors.Is(cause, errLost)
 }
 
 // live is a task that this process runs.
@@ -73,7 +73,7 @@ func (e *Engine) run(l *live, job *Job) {
 		return e.change(ctx, l, func(t *task.Task) (*task.Task, error) { return t.RunAs(id) })
 	}
 	outcome, err := e.invoke(l.ctx, job)
-	if context.Cause(l.ctx) == errUnwound && l.state.Load().Remote != "" {
+	if errors.Is(context.Cause(l.ctx), errUnwound) && l.state.Load().Remote != "" {
 		e.end(l, nil, nil) // the next process goes on with it
 		return
 	}

@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 // with the very message it got, and does as some methods say first.
 func rawServer() {
 	in := bufio.NewReader(os.Stdin)
-	say := func(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+	say := func(format string, args ...any) { fmt.Fprintf(os.Stdout, format+"\n", args...) }
 	heard := 0 // notifications and answers
 	var last string
 	for {

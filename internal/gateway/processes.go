@@ -92,8 +92,7 @@ func (p *processes) post(w http.ResponseWriter, req *http.Request, s *processSes
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxBody))
 	if err != nil {
-		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			writeError(w, http.StatusRequestEntityTooLarge, nil, protocol.CodeInvalidRequest, "request body is too large")
 			return
 		}

@@ -70,7 +70,7 @@ func Serve(ctx context.Context, c Config) error {
 	var listener net.Listener
 	if c.Stdio == nil {
 		var err error
-		if listener, err = net.Listen("tcp", c.Listen); err != nil {
+		if listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", c.Listen); err != nil {
 			return err
 		}
 		defer listener.Close()
@@ -120,7 +120,7 @@ func (c *Config) server() (server, error) {
 
 // process returns the command, not started.
 func (c *Config) process() *exec.Cmd {
-	cmd := exec.Command(c.Command[0], c.Command[1:]...)
+	cmd := exec.Command(c.Command[0], c.Command[1:]...) //nolint:noctx // its connection ends it, gently
 	cmd.Stderr = upstream.LogLines(c.Logger)
 	return cmd
 }

@@ -129,7 +129,7 @@ func TestStdio(t *testing.T) {
 func gatewayProcess() error {
 	return Serve(context.Background(), Config{
 		URL: os.Getenv("URL"), Store: os.Getenv("STORE"), Listen: "127.0.0.1:0", Support: protocol.Optional,
-		Ready: func(address string) { fmt.Println("http://" + address + "/mcp") },
+		Ready: func(address string) { fmt.Fprintln(os.Stdout, "http://"+address+"/mcp") },
 	})
 }
 

@@ -79,7 +79,7 @@ func serve(database string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println(listener.Addr())
+	fmt.Fprintln(os.Stdout, listener.Addr())
 	return http.Serve(listener, wire.Handler(http.NotFoundHandler(), n.Receiver, nil))
 }
 
@@ -135,7 +135,7 @@ func (c client) load(worker int, heard func(acknowledged)) {
 			}
 			heard(acknowledged{id: id, answer: string(result) + string(fault)})
 		case 2:
-			if result, fault, err = c.call("tasks/cancel", params); err != nil {
+			if _, fault, err = c.call("tasks/cancel", params); err != nil {
 				return
 			}
 			if fault == nil {
@@ -200,7 +200,7 @@ func TestKill(t *testing.T) {
 	defer cancel()
 	answered, cancelled, lost := 0, 0, 0
 	for _, a := range known {
-		m := protocol.NewCall(json.RawMessage("1"), protocol.MethodTasksResult, json.RawMessage(protocol.Marshal(map[string]string{"taskId": a.id})))
+		m := protocol.NewCall(json.RawMessage("1"), protocol.MethodTasksResult, protocol.Marshal(map[string]string{"taskId": a.id}))
 		got, err := n.Receiver.Handle(ctx, from, m)
 		if err != nil {
 			t.Fatalf("task %+v: %v", a, err)

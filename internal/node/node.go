@@ -115,5 +115,5 @@ func openStore(ctx context.Context, database string) (store.Store, error) {
 		}
 		return s, nil
 	}
-	return nil, fmt.Errorf("unknown store %q: use sqlite:FILE or memory:", database)
+	return nil, fmt.Errorf("unknown store %q: use sqlite:FILE, or memory: to keep nothing", database)
 }

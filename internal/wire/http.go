@@ -102,8 +102,7 @@ func isJSON(req *http.Request) bool {
 func (h *handler) post(w http.ResponseWriter, req *http.Request) {
 	body, err := readBody(w, req, h.opts.MaxBody)
 	if err != nil {
-		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
+		if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			writeError(w, http.StatusRequestEntityTooLarge, nil, protocol.CodeInvalidRequest,
 				"request body exceeds "+strconv.FormatInt(tooLarge.Limit, 10)+" bytes")
 			return
@@ -164,7 +163,7 @@ func withBody(req *http.Request, body []byte) *http.Request {
 }
 
 // rewrite hands a call on and lets change edit the result that comes back.
-func (h *handler) rewrite(w http.ResponseWriter, req *http.Request, body []byte, id json.RawMessage, change func(json.RawMessage) json.RawMessage) *rewriter {
+func (h *handler) rewrite(w http.ResponseWriter, req *http.Request, body []byte, id json.RawMessage, change func(json.RawMessage) json.RawMessage) {
 	req.Header.Del("Accept-Encoding") // the answer must be readable here
 	rw := newRewriter(w, func(m *protocol.Message) json.RawMessage {
 		if !bytes.Equal(m.ID, id) {
@@ -174,7 +173,6 @@ func (h *handler) rewrite(w http.ResponseWriter, req *http.Request, body []byte,
 	})
 	h.inner.ServeHTTP(rw, withBody(req, body))
 	rw.finish()
-	return rw
 }
 
 // initialize learns a session and declares tasks to it.

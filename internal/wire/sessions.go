@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"sync"
 	"time"
@@ -78,9 +79,7 @@ func (h *handler) verify(w http.ResponseWriter, req *http.Request) (known *sessi
 	h.inner.ServeHTTP(answer, withBody(ping, []byte(`{"jsonrpc":"2.0","id":"coatcheck-ping","method":"ping"}`)))
 	if answer.status >= 300 {
 		h.sessions.forget(id)
-		for key, values := range answer.header {
-			w.Header()[key] = values
-		}
+		maps.Copy(w.Header(), answer.header)
 		w.WriteHeader(answer.status)
 		_, _ = w.Write(answer.body.Bytes())
 		return nil, false

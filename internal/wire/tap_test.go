@@ -290,7 +290,7 @@ func TestKeepAlive(t *testing.T) {
 		created := post(tap, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","task":{}}}`)
 		id, _ := protocol.Unquote(protocol.Get(protocol.Get(protocol.Get(created.Body.Bytes(), "result"), "task"), "taskId"))
 		go func() {
-			time.Sleep(40 * time.Second) // of the bubble's clock
+			time.Sleep(40 * time.Second) //nolint:forbidigo // the bubble has its own clock
 			close(work.release)
 		}()
 		w := post(tap, `{"jsonrpc":"2.0","id":2,"method":"tasks/result","params":{"taskId":"`+id+`"}}`)

@@ -37,20 +37,29 @@ func (s *Store) Check(ctx context.Context) error {
 	}
 	var faults []error
 	for _, inv := range invariants {
-		rows, err := s.db.QueryContext(ctx, inv.query)
+		ids, err := s.violators(ctx, inv.query)
 		if err != nil {
 			return err
 		}
-		for rows.Next() {
-			var id string
-			if err := rows.Scan(&id); err != nil {
-				return errors.Join(err, rows.Close())
-			}
+		for _, id := range ids {
 			faults = append(faults, fmt.Errorf("invariant %s: task %s", inv.name, id))
-		}
-		if err := rows.Err(); err != nil {
-			return err
 		}
 	}
 	return errors.Join(faults...)
+}
+
+func (s *Store) violators(ctx context.Context, query string) (ids []string, err error) {
+	rows, err := s.db.QueryContext(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+	return ids, rows.Err()
 }

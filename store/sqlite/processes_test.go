@@ -71,7 +71,7 @@ func child(role, file string) error {
 		say := func(format string, args ...any) {
 			out.Lock()
 			defer out.Unlock()
-			fmt.Printf(format, args...)
+			fmt.Fprintf(os.Stdout, format, args...)
 		}
 		var wg sync.WaitGroup
 		for w := range 8 {

@@ -28,7 +28,7 @@ func (r *statements) all() map[**sql.Stmt]string {
 
 func (r *statements) prepare(ctx context.Context, db *sql.DB) error {
 	for to, query := range r.all() {
-		stmt, err := db.PrepareContext(ctx, query)
+		stmt, err := db.PrepareContext(ctx, query) //nolint:sqlclosecheck // close closes it
 		if err != nil {
 			return errors.Join(err, r.close())
 		}

@@ -13,7 +13,8 @@ import (
 	"sync"
 	"time"
 
-	_ "modernc.org/sqlite" // the driver
+	driver "modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/coatcheck/coatcheck/store"
 )
@@ -132,11 +133,29 @@ func (s *Store) connect(ctx context.Context) (*sql.Conn, error) {
 		"PRAGMA journal_mode = WAL",
 		"PRAGMA synchronous = FULL",
 	} {
-		if _, err := conn.ExecContext(ctx, pragma); err != nil {
+		if err := s.patiently(ctx, conn, pragma); err != nil {
 			return nil, errors.Join(plain(err), conn.Close())
 		}
 	}
 	return conn, nil
+}
+
+// patiently executes a statement that SQLite refuses at once, whatever the busy timeout,
+// while another process has the file: the change to WAL is one.
+func (s *Store) patiently(ctx context.Context, conn *sql.Conn, statement string) error {
+	const pause = 5 * time.Millisecond
+	for until := time.Now().Add(s.busy); ; {
+		_, err := conn.ExecContext(ctx, statement)
+		busy, ok := errors.AsType[*driver.Error](err)
+		if !ok || busy.Code()&0xff != sqlite3.SQLITE_BUSY || time.Now().After(until) {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // plain says in one line what is wrong with a file that is no database.

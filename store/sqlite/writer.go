@@ -43,7 +43,7 @@ func newWriter(ctx context.Context, conn *sql.Conn) (*writer, error) {
 		&w.renew:       "INSERT OR REPLACE INTO owners (owner, alive_until) VALUES (?, ?)",
 		&w.release:     "DELETE FROM owners WHERE owner = ?",
 	} {
-		stmt, err := conn.PrepareContext(ctx, query)
+		stmt, err := conn.PrepareContext(ctx, query) //nolint:sqlclosecheck // it ends with its connection
 		if err != nil {
 			return nil, err
 		}
