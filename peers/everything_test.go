@@ -13,6 +13,7 @@ import (
 // TestEverything calls the reference server with `coatcheck call`: directly, and through the
 // gateway with the server as its child process and behind a URL.
 func TestEverything(t *testing.T) {
+	t.Parallel()
 	store := func(t *testing.T) string { return filepath.Join(t.TempDir(), "tasks.db") }
 	for name, connect := range map[string]func(t *testing.T) target{
 		"direct/stdio": func(*testing.T) target { return everythingServer() },
@@ -28,6 +29,7 @@ func TestEverything(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			server := connect(t)
 			throughGateway := strings.HasPrefix(name, "gateway")
 

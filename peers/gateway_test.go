@@ -65,9 +65,11 @@ func startGateway(t *testing.T, store string, upstream target) gateway {
 // overEach runs a test against a gateway in front of the upstream, over HTTP and over stdio.
 func overEach(t *testing.T, upstream func() target, test func(t *testing.T, server target)) {
 	t.Run("http", func(t *testing.T) {
+		t.Parallel()
 		test(t, startGateway(t, filepath.Join(t.TempDir(), "tasks.db"), upstream()).target)
 	})
 	t.Run("stdio", func(t *testing.T) {
+		t.Parallel()
 		store := filepath.Join(t.TempDir(), "tasks.db")
 		test(t, target{Command: binary, Args: gatewayArgs(store, upstream(), "--stdio")})
 	})

@@ -106,6 +106,7 @@ func (c mcpGo) cancel(ctx context.Context, id string) (*mcp.CancelTaskResult, er
 
 // TestMCPGo drives the gateway with mcp-go's client.
 func TestMCPGo(t *testing.T) {
+	t.Parallel()
 	overEach(t, exampleServer, func(t *testing.T, server target) {
 		c := connectMCPGo(t, server)
 		if tasks := c.GetServerCapabilities().Tasks; tasks == nil || tasks.List == nil || tasks.Cancel == nil ||

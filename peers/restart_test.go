@@ -9,6 +9,7 @@ import (
 // client then reads, from a new session with a new gateway on the same store, the result of
 // the task that was done, and learns that the one that was running is lost.
 func TestRestart(t *testing.T) {
+	t.Parallel()
 	store := filepath.Join(t.TempDir(), "tasks.db")
 	first := startGateway(t, store, exampleServer())
 	before := drive(t, first.target, map[string]step{

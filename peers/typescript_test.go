@@ -20,6 +20,7 @@ var calls = map[string]map[string]any{
 // TestTypeScript drives the gateway with the TypeScript SDK's client through the whole life
 // of a task.
 func TestTypeScript(t *testing.T) {
+	t.Parallel()
 	overEach(t, exampleServer, func(t *testing.T, server target) {
 		steps := map[string]step{
 			"tools":  {"tools", nil},
