@@ -63,7 +63,7 @@ func Members(data []byte) ([]Member, error) {
 	if i >= len(data) || data[i] != '{' {
 		return nil, ErrNotObject
 	}
-	var members []Member
+	members := make([]Member, 0, 6)
 	for i++; ; {
 		i = skipSpace(data, i)
 		if i < len(data) && data[i] == '}' {
