@@ -34,7 +34,7 @@ func (e *ProcessError) Error() string { return "the server process ended (" + e.
 // CommandTransport returns a transport that starts cmd, which must not have been started, and
 // speaks with it over stdin and stdout. Closing the connection ends the process, and with it
 // where the system allows those that it started: stdin is closed, then SIGTERM is sent, then
-// SIGKILL. It can be connected once.
+// SIGKILL. Lines on stdout that are no messages go to cmd.Stderr. It can be connected once.
 func CommandTransport(cmd *exec.Cmd) mcp.Transport { return &command{cmd: cmd} }
 
 type command struct{ cmd *exec.Cmd }
@@ -48,6 +48,11 @@ func (t *command) Connect(ctx context.Context) (mcp.Connection, error) {
 	}
 	defer childOut.Close()
 	t.cmd.Stdout = childOut
+	if t.cmd.Stderr != nil {
+		if _, ok := t.cmd.Stderr.(*os.File); !ok { // stray lines of stdout go there too
+			t.cmd.Stderr = &lockedWriter{w: t.cmd.Stderr}
+		}
+	}
 	in, err := t.cmd.StdinPipe()
 	if err != nil {
 		out.Close()
@@ -60,7 +65,7 @@ func (t *command) Connect(ctx context.Context) (mcp.Connection, error) {
 		return nil, err
 	}
 	inner, err := (&mcp.IOTransport{
-		Reader:        io.NopCloser(out), // closed after the process has ended
+		Reader:        newMessageLines(out, t.cmd.Stderr),
 		Writer:        in,
 		MaxLineLength: maxMessage,
 	}).Connect(ctx)

@@ -175,9 +175,9 @@ func (c *httpConn) Write(ctx context.Context, msg jsonrpc.Message) error {
 func (c *httpConn) explain(err error) error {
 	switch {
 	case c.tripper.lost.Load():
-		return fmt.Errorf("%w (%v)", ErrLost, err)
+		return fmt.Errorf("%w: %w", ErrLost, err)
 	case c.tripper.denied.Load():
-		return fmt.Errorf("%w (%v)", ErrDenied, err)
+		return fmt.Errorf("%w: %w", ErrDenied, err)
 	}
 	return err
 }

@@ -199,7 +199,7 @@ func result(resp *jsonrpc.Response) (json.RawMessage, error) {
 	if resp.Error == nil {
 		return resp.Result, nil
 	}
-	if wire, ok := resp.Error.(*jsonrpc.Error); ok {
+	if wire, ok := resp.Error.(*jsonrpc.Error); ok { //nolint:errorlint // a wrapped one is the SDK's own
 		return nil, &protocol.Error{Code: wire.Code, Message: wire.Message, Data: wire.Data}
 	}
 	return nil, resp.Error // made up by the transport: the stream ended without an answer

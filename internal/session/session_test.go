@@ -67,8 +67,8 @@ func newServer(events chan<- string) *mcp.Server {
 		}
 		return nil, ctx.Err()
 	})
-	add("roots", func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		_, err := req.Session.ListRoots(ctx, nil)
+	add("ask", func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		_, err := req.Session.Elicit(ctx, &mcp.ElicitParams{Message: "?"})
 		if err != nil {
 			return nil, err
 		}
@@ -92,6 +92,27 @@ var peers = []struct {
 	{"http json", func(t *testing.T, c chan<- string) mcp.Transport {
 		return serve(t, newServer(c), &mcp.StreamableHTTPOptions{JSONResponse: true})
 	}},
+}
+
+// A server that also prints what is no message is understood all the same.
+func TestStrayOutput(t *testing.T) {
+	cmd := serverCommand()
+	cmd.Args = []string{"sh", "-c", `echo "Welcome to the server!"; exec "$0"`, cmd.Path}
+	sh, err := exec.LookPath("sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Path = sh
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	s := connect(t, session.CommandTransport(cmd), nil)
+	if _, err := s.Call(t.Context(), "tools/call", call("echo")); err != nil {
+		t.Error(err)
+	}
+	s.Close()
+	if got := stderr.String(); got != "Welcome to the server!\n" {
+		t.Errorf("stderr %q", got)
+	}
 }
 
 func serverCommand() *exec.Cmd {
@@ -147,8 +168,8 @@ func TestCall(t *testing.T) {
 				t.Errorf("got  %s\nwant %s", got, fidelity)
 			}
 			_, err = s.Call(t.Context(), "tools/call", call("error"))
-			wire, ok := err.(*protocol.Error)
-			if !ok || wire.Code != -32050 || wire.Message != "kaputt" || string(wire.Data) != `{"retry":1.50}` {
+			var wire *protocol.Error
+			if !errors.As(err, &wire) || wire.Code != -32050 || wire.Message != "kaputt" || string(wire.Data) != `{"retry":1.50}` {
 				t.Errorf("error %#v", err)
 			}
 		})
@@ -161,14 +182,14 @@ func TestRefusesRequests(t *testing.T) {
 		t.Run(peer.name, func(t *testing.T) {
 			var asked atomic.Int32
 			s := connect(t, peer.start(t, nil), &session.Options{
-				Capabilities: json.RawMessage(`{"roots":{}}`),
+				Capabilities: json.RawMessage(`{"elicitation":{}}`),
 				OnRequest: func(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, *protocol.Error) {
 					asked.Add(1)
 					return session.Refuse(ctx, method, params)
 				},
 			})
 			for asked.Load() == 0 { // until the GET stream is there, where the SDK's JSON mode asks
-				if _, err := s.Call(t.Context(), "tools/call", call("roots")); err == nil {
+				if _, err := s.Call(t.Context(), "tools/call", call("ask")); err == nil {
 					t.Error("no error")
 				}
 			}
@@ -347,9 +368,12 @@ func TestProcessGroupIsEnded(t *testing.T) {
 	if _, err := fmt.Sscan(stderr.String(), &pid); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); syscall.Kill(pid, 0) == nil && !isZombie(pid); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
+	deadline := time.After(10 * time.Second)
+	for syscall.Kill(pid, 0) == nil && !isZombie(pid) {
+		select {
+		case <-deadline:
 			t.Fatalf("process %d is still there", pid)
+		case <-time.After(time.Millisecond):
 		}
 	}
 }

@@ -40,3 +40,33 @@ func FuzzReadEvents(f *testing.F) {
 		}
 	})
 }
+
+// Of any output, what is passed on are the lines that may be messages, unchanged.
+func FuzzMessageLines(f *testing.F) {
+	f.Add([]byte("hello\n{\"jsonrpc\":\"2.0\"}\n\n [1]\r\ncut"), 3)
+	f.Add([]byte("{\"a\":\"é\"}"), 1)
+	f.Fuzz(func(t *testing.T, output []byte, size int) {
+		var want, wantStray []byte
+		for line := range bytes.Lines(output) {
+			start := bytes.TrimLeft(line, " \t\r\n")
+			if len(start) == 0 || start[0] == '{' || start[0] == '[' {
+				want = append(want, line...)
+			} else {
+				wantStray = append(wantStray, line...)
+			}
+		}
+		var stray bytes.Buffer
+		m := newMessageLines(bytes.NewReader(output), &stray)
+		var got []byte
+		for buf := make([]byte, 1+uint(size)%100); ; {
+			n, err := m.Read(buf)
+			got = append(got, buf[:n]...)
+			if err != nil {
+				break
+			}
+		}
+		if !bytes.Equal(got, want) || !bytes.Equal(stray.Bytes(), wantStray) {
+			t.Fatalf("%q: got %q, stray %q", output, got, stray.Bytes())
+		}
+	})
+}

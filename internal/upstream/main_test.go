@@ -176,9 +176,12 @@ func newLogs() (*logs, *slog.Logger) {
 // eventually waits until a condition holds.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
+	deadline := time.After(20 * time.Second)
+	for !ok() {
+		select {
+		case <-deadline:
 			t.Fatalf("%s: not within 20 s", what)
+		case <-time.After(time.Millisecond):
 		}
 	}
 }

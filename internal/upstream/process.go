@@ -176,7 +176,7 @@ func (p *Processes) nextIdle() (*process, error) {
 }
 
 func (p *Processes) start(ctx context.Context) (*process, error) {
-	cmd := exec.Command(p.path, p.args[1:]...)
+	cmd := exec.Command(p.path, p.args[1:]...) //nolint:noctx // it outlives the run that starts it
 	cmd.Stderr = LogLines(p.log)
 	proc := &process{}
 	s, err := session.Connect(ctx, session.CommandTransport(cmd), &session.Options{

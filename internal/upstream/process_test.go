@@ -14,6 +14,15 @@ import (
 	"github.com/coatcheck/coatcheck/protocol"
 )
 
+// pidIn reads what the tool wait reports; 0 would be this process's own group.
+func pidIn(progress string) int {
+	var pid int
+	if _, err := fmt.Sscanf(progress, "pid %d", &pid); err != nil || pid <= 0 {
+		panic(progress)
+	}
+	return pid
+}
+
 func TestCommandThatDoesNotExist(t *testing.T) {
 	for _, command := range [][]string{{"no-such-command-here"}, {"/no/such/path"}, {}} {
 		if _, err := Process(command, nil); err == nil || strings.Contains(err.Error(), "\n") {
@@ -43,8 +52,7 @@ func TestProcessDies(t *testing.T) {
 	p := newProcesses(t, 1)
 	job, progress := newJob("wait")
 	go func() {
-		var pid int
-		fmt.Sscanf(<-progress, "pid %d", &pid)
+		pid := pidIn(<-progress)
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}()
 	_, err := p.Run(t.Context(), job)
@@ -63,8 +71,7 @@ func TestProcessDies(t *testing.T) {
 // One that dies while it is idle is not used again.
 func TestIdleProcessDies(t *testing.T) {
 	p := newProcesses(t, 1)
-	var pid int
-	fmt.Sscan(textOf(mustRun(t, p, "pid").Result), &pid)
+	pid := pidIn("pid " + textOf(mustRun(t, p, "pid").Result))
 	idle := p.idle[0]
 	_ = syscall.Kill(pid, syscall.SIGKILL)
 	<-idle.session.Done()
@@ -124,8 +131,7 @@ func TestCloseEndsProcesses(t *testing.T) {
 		_, err := p.Run(t.Context(), job)
 		ended <- err
 	}()
-	var pid int
-	fmt.Sscanf(<-progress, "pid %d", &pid)
+	pid := pidIn(<-progress)
 	p.Close()
 	if err := <-ended; err == nil {
 		t.Error("no error")

@@ -257,6 +257,21 @@ func TestPollingSurvivesALostConnection(t *testing.T) {
 	}
 }
 
+// A task that was adopted after a restart has no authorization any more: it fails and says so.
+func TestAdoptedTaskWithoutAuthorization(t *testing.T) {
+	ts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "no", http.StatusUnauthorized)
+	}))
+	defer ts.Close()
+	job, _ := newJob("echo")
+	job.Remote = "T"
+	_, err := URL(ts.URL, &URLOptions{Client: ts.Client()}).Run(t.Context(), job)
+	var wireError *protocol.Error
+	if !errors.As(err, &wireError) || !strings.Contains(wireError.Message, "authorization") {
+		t.Errorf("error %v", err)
+	}
+}
+
 func TestPollInterval(t *testing.T) {
 	ms := func(n int64) *int64 { return &n }
 	for _, tc := range []struct {

@@ -158,7 +158,7 @@ var perHop = map[string]bool{
 
 func named(connection []string, name string) bool {
 	for _, list := range connection {
-		for _, option := range strings.Split(list, ",") {
+		for option := range strings.SplitSeq(list, ",") {
 			if textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(option)) == name {
 				return true
 			}
