@@ -111,6 +111,9 @@ func unmarshalTime(raw json.RawMessage, to *time.Time) error {
 	}
 	at, err := time.Parse(time.RFC3339Nano, s)
 	*to = at.UTC()
+	if year := to.Year(); err == nil && (year < 0 || year > 9999) { // by its offset only
+		return fmt.Errorf("year %d cannot be written in UTC", year)
+	}
 	return err
 }
 
