@@ -3,6 +3,7 @@ package sqlite_test
 import (
 	"fmt"
 	"path/filepath"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -24,8 +25,9 @@ func benchStore(b *testing.B) *sqlite.Store {
 // BenchmarkCreateFinish is the life of a task in the store, by 32 clients at once.
 func BenchmarkCreateFinish(b *testing.B) {
 	s := benchStore(b)
+	procs := runtime.GOMAXPROCS(0)
 	var n atomic.Int64
-	b.SetParallelism(16) // times GOMAXPROCS
+	b.SetParallelism((32 + procs - 1) / procs) // times GOMAXPROCS
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
@@ -53,6 +55,7 @@ func BenchmarkGet(b *testing.B) {
 	}
 	var n atomic.Int64
 	b.ReportAllocs()
+	b.ResetTimer() // each of the creates above was synced alone
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
 			if _, err := s.Get(b.Context(), task.Ref{Principal: "p", ID: fmt.Sprint(n.Add(1) % 1000)}); err != nil {

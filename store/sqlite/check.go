@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/coatcheck/coatcheck/store"
 )
 
 // invariants select what must not be.
@@ -28,6 +30,9 @@ var invariants = []struct{ name, query string }{
 
 // Check implements store.Store.
 func (s *Store) Check(ctx context.Context) error {
+	if s.isClosing() {
+		return store.ErrClosed
+	}
 	var verdict string
 	if err := s.db.QueryRowContext(ctx, "PRAGMA integrity_check").Scan(&verdict); err != nil {
 		return err

@@ -17,7 +17,7 @@ func (s *Store) Due(ctx context.Context, now time.Time, owner string, limit int)
 func (s *Store) NextDue(ctx context.Context, after time.Time) (time.Time, bool, error) {
 	var at sql.NullInt64
 	err := s.read.nextDue.QueryRowContext(ctx, after.UnixMilli()).Scan(&at)
-	if err != nil || !at.Valid {
+	if err != nil || !at.Valid { // min of no rows is NULL
 		return time.Time{}, false, s.closed(err)
 	}
 	return time.UnixMilli(at.Int64).UTC(), true, nil

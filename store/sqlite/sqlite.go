@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"strings"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -24,7 +24,9 @@ type Options struct {
 	// Follow is how often the store looks whether another process changed the file.
 	// Default 100 ms.
 	Follow time.Duration
-	// BusyTimeout is how long a change waits for another process's. Default 10 s.
+	// BusyTimeout is how long Open and reads wait for a file that another process has locked.
+	// Changes wait for it as long as it takes, or until the store is closed; closing then
+	// takes up to this long. Default 10 s.
 	BusyTimeout time.Duration
 	// Readers is how many connections read beside the one that writes. Default 4.
 	Readers int
@@ -58,7 +60,11 @@ func Open(ctx context.Context, file string, opts *Options) (*Store, error) {
 	if err := f.Close(); err != nil {
 		return nil, err
 	}
-	db, err := sql.Open("sqlite", fmt.Sprintf("file:%s?_pragma=busy_timeout(%d)", (&url.URL{Path: file}).EscapedPath(), o.BusyTimeout.Milliseconds()))
+	// Readers connect later, when the working directory may be another: they must find this file.
+	if file, err = filepath.Abs(file); err != nil {
+		return nil, err
+	}
+	db, err := sql.Open("sqlite", fmt.Sprintf("file:%s?mode=rw&_pragma=busy_timeout(%d)", (&url.URL{Path: file}).EscapedPath(), o.BusyTimeout.Milliseconds()))
 	if err != nil {
 		return nil, err
 	}
@@ -70,8 +76,9 @@ func Open(ctx context.Context, file string, opts *Options) (*Store, error) {
 }
 
 // OpenDB opens the database behind db, made with the driver "sqlite" of modernc.org/sqlite.
-// It changes db's pool so that a reader or two are always there, and stays the caller's to
-// close, after the Store. An in-memory database needs a shared cache.
+// db stays the caller's to close, after the Store. Its pool is set to Readers and one writer,
+// which the Store keeps. For readers to wait for a locked file, db's name must set
+// busy_timeout. An in-memory database needs a shared cache.
 func OpenDB(ctx context.Context, db *sql.DB, opts *Options) (*Store, error) {
 	return open(ctx, db, false, opts.withDefaults())
 }
@@ -113,10 +120,10 @@ func open(ctx context.Context, db *sql.DB, ownsDB bool, o Options) (*Store, erro
 	}
 	w, err := newWriter(ctx, conn)
 	if err != nil {
-		return nil, errors.Join(err, conn.Close())
+		return nil, errors.Join(plain(err), conn.Close())
 	}
 	if err := s.read.prepare(ctx, db); err != nil {
-		return nil, errors.Join(err, conn.Close())
+		return nil, errors.Join(plain(err), w.close())
 	}
 	s.writer.Go(func() { s.write(w, o.Follow) })
 	return s, nil
@@ -146,8 +153,7 @@ func (s *Store) patiently(ctx context.Context, conn *sql.Conn, statement string)
 	const pause = 5 * time.Millisecond
 	for until := time.Now().Add(s.busy); ; {
 		_, err := conn.ExecContext(ctx, statement)
-		busy, ok := errors.AsType[*driver.Error](err)
-		if !ok || busy.Code()&0xff != sqlite3.SQLITE_BUSY || time.Now().After(until) {
+		if code(err) != sqlite3.SQLITE_BUSY || time.Now().After(until) {
 			return err
 		}
 		select {
@@ -158,12 +164,23 @@ func (s *Store) patiently(ctx context.Context, conn *sql.Conn, statement string)
 	}
 }
 
-// plain says in one line what is wrong with a file that is no database.
+// plain says in one line what is wrong with a file, in words that need no SQLite.
 func plain(err error) error {
-	if strings.Contains(err.Error(), "file is not a database") {
+	switch code(err) {
+	case sqlite3.SQLITE_NOTADB:
 		return errors.New("the file is not a SQLite database")
+	case sqlite3.SQLITE_BUSY:
+		return fmt.Errorf("another process keeps the file locked: %w", err)
 	}
 	return err
+}
+
+// code returns SQLite's primary result code; 0 if the error is nil or not SQLite's.
+func code(err error) int {
+	if e, ok := errors.AsType[*driver.Error](err); ok {
+		return e.Code() & 0xff
+	}
+	return sqlite3.SQLITE_OK
 }
 
 // Changed implements store.Store.
@@ -183,12 +200,20 @@ func (s *Store) Close() error {
 	return err
 }
 
-// closed makes an error that only says that the store is closed store.ErrClosed.
-func (s *Store) closed(err error) error {
+// isClosing reports whether Close was called.
+func (s *Store) isClosing() bool {
 	select {
 	case <-s.closing:
-		return store.ErrClosed
+		return true
 	default:
-		return err
+		return false
 	}
+}
+
+// closed makes an error that only says that the store is closed store.ErrClosed.
+func (s *Store) closed(err error) error {
+	if err != nil && s.isClosing() {
+		return store.ErrClosed
+	}
+	return err
 }

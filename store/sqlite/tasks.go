@@ -94,17 +94,23 @@ func (w *writer) whyNot(ctx context.Context, ref task.Ref) error {
 
 // Get implements store.Store.
 func (s *Store) Get(ctx context.Context, ref task.Ref) (*task.Task, error) {
-	t, err := scanState(s.read.get.QueryRowContext(ctx, string(ref.Principal), ref.ID))
-	return s.found(ctx, ref, t, err)
+	return s.one(ctx, scanState, s.read.get, ref)
 }
 
 // Load implements store.Store.
 func (s *Store) Load(ctx context.Context, ref task.Ref) (*task.Task, error) {
-	t, err := scanWhole(s.read.load.QueryRowContext(ctx, string(ref.Principal), ref.ID))
-	return s.found(ctx, ref, t, err)
+	return s.one(ctx, scanWhole, s.read.load, ref)
 }
 
-func (s *Store) found(ctx context.Context, ref task.Ref, t *task.Task, err error) (*task.Task, error) {
+// one returns the task that a query selects by its ref.
+func (s *Store) one(ctx context.Context, scan func(scanner) (*task.Task, error), stmt *sql.Stmt, ref task.Ref) (*task.Task, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	// For a ctx that can end, database/sql and the driver each start a goroutine per query,
+	// which costs more than finding a row.
+	ctx = context.WithoutCancel(ctx)
+	t, err := scan(stmt.QueryRowContext(ctx, string(ref.Principal), ref.ID))
 	if err == nil {
 		return t, nil
 	}
@@ -145,7 +151,7 @@ func (s *Store) many(ctx context.Context, scan func(scanner) (*task.Task, error)
 		}
 		tasks = append(tasks, t)
 	}
-	return tasks, rows.Err()
+	return tasks, s.closed(rows.Err())
 }
 
 type scanner interface{ Scan(to ...any) error }

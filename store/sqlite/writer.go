@@ -6,6 +6,8 @@ import (
 	"errors"
 	"time"
 
+	sqlite3 "modernc.org/sqlite/lib"
+
 	"github.com/coatcheck/coatcheck/store"
 )
 
@@ -28,7 +30,18 @@ type writer struct {
 
 func newWriter(ctx context.Context, conn *sql.Conn) (*writer, error) {
 	w := &writer{conn: conn}
-	for to, query := range map[**sql.Stmt]string{
+	for to, query := range w.all() {
+		stmt, err := conn.PrepareContext(ctx, query) //nolint:sqlclosecheck // close closes it
+		if err != nil {
+			return nil, err
+		}
+		*to = stmt
+	}
+	return w, nil
+}
+
+func (w *writer) all() map[**sql.Stmt]string {
+	return map[**sql.Stmt]string{
 		&w.begin:       "BEGIN IMMEDIATE",
 		&w.commit:      "COMMIT",
 		&w.rollback:    "ROLLBACK",
@@ -42,20 +55,27 @@ func newWriter(ctx context.Context, conn *sql.Conn) (*writer, error) {
 		&w.forget:      "DELETE FROM expired WHERE remember_until <= ?",
 		&w.renew:       "INSERT OR REPLACE INTO owners (owner, alive_until) VALUES (?, ?)",
 		&w.release:     "DELETE FROM owners WHERE owner = ?",
-	} {
-		stmt, err := conn.PrepareContext(ctx, query) //nolint:sqlclosecheck // it ends with its connection
-		if err != nil {
-			return nil, err
-		}
-		*to = stmt
 	}
-	return w, nil
+}
+
+// close gives the connection back without the statements: it may be one of a caller's pool.
+func (w *writer) close() error {
+	var errs []error
+	for to := range w.all() {
+		errs = append(errs, (*to).Close())
+	}
+	return errors.Join(append(errs, w.conn.Close())...)
 }
 
 // submit has the writer make a change, and returns when it is durable. If ctx ends first
 // the change may still be made, whole.
 func (s *Store) submit(ctx context.Context, do func(context.Context, *writer) error) error {
-	c := &change{do: do, done: make(chan error, 1)}
+	c := &change{done: make(chan error, 1), do: func(background context.Context, w *writer) error {
+		if err := ctx.Err(); err != nil {
+			return err // the caller left while another process had the file
+		}
+		return do(background, w)
+	}}
 	select {
 	case s.changes <- c:
 	case <-s.closing:
@@ -79,7 +99,7 @@ func (s *Store) submit(ctx context.Context, do func(context.Context, *writer) er
 // another process committed.
 func (s *Store) write(w *writer, follow time.Duration) {
 	ctx := context.Background()
-	defer w.conn.Close()
+	defer func() { _ = w.close() }()
 	var seen int64
 	_ = w.dataVersion.QueryRowContext(ctx).Scan(&seen)
 	tick := time.NewTicker(follow)
@@ -121,7 +141,7 @@ func (s *Store) batch(c *change) []*change {
 // than those a change reports, each gets a transaction of its own.
 func (s *Store) commit(ctx context.Context, w *writer, batch []*change) {
 	err := s.transaction(ctx, w, batch)
-	if err != nil && len(batch) > 1 {
+	if err != nil && len(batch) > 1 && code(err) != sqlite3.SQLITE_BUSY {
 		for _, c := range batch {
 			c.done <- s.transaction(ctx, w, []*change{c})
 		}
@@ -133,8 +153,14 @@ func (s *Store) commit(ctx context.Context, w *writer, batch []*change) {
 }
 
 func (s *Store) transaction(ctx context.Context, w *writer, batch []*change) error {
-	if _, err := w.begin.ExecContext(ctx); err != nil {
-		return err
+	for {
+		_, err := w.begin.ExecContext(ctx)
+		if err == nil {
+			break
+		}
+		if code(err) != sqlite3.SQLITE_BUSY || s.isClosing() { // the busy timeout paces the attempts
+			return plain(err)
+		}
 	}
 	for _, c := range batch {
 		if c.err = c.do(ctx, w); c.err != nil && !reported(c.err) {
@@ -152,5 +178,6 @@ func (s *Store) transaction(ctx context.Context, w *writer, batch []*change) err
 // reported tells an answer to one change from a fault of the transaction: a change that
 // returns one of these has changed nothing.
 func reported(err error) bool {
-	return errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrExpired)
+	return errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrExpired) ||
+		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
