@@ -1,14 +1,17 @@
 package sqlite_test
 
 import (
-	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/coatcheck/coatcheck/store"
 	"github.com/coatcheck/coatcheck/store/sqlite"
 	"github.com/coatcheck/coatcheck/task"
 )
@@ -25,6 +28,29 @@ func rawDB(t *testing.T, file string) *sql.DB {
 	}
 	t.Cleanup(func() { _ = db.Close() })
 	return db
+}
+
+// schemaOf returns the schema of a database, without the white space and comments in it.
+func schemaOf(t *testing.T, file string) string {
+	t.Helper()
+	rows, err := rawDB(t, file).QueryContext(t.Context(), "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	var all []string
+	for rows.Next() {
+		var statement string
+		if err := rows.Scan(&statement); err != nil {
+			t.Fatal(err)
+		}
+		statement = regexp.MustCompile(`--.*`).ReplaceAllString(statement, "")
+		all = append(all, strings.Join(strings.Fields(statement), " "))
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(all, ";\n")
 }
 
 // A database written with each earlier schema opens, passes the check, and has its tasks.
@@ -76,6 +102,26 @@ func TestEarlierSchemas(t *testing.T) {
 					t.Errorf("%s: %+v with outcome %s", id, got, outcome)
 				}
 			}
+			// The other tables: an expired task, an idempotency key, and a lease.
+			if _, err := s.Get(t.Context(), task.Ref{Principal: "alice", ID: "gone"}); !errors.Is(err, store.ErrExpired) {
+				t.Errorf("an expired task: %v", err)
+			}
+			again := working("again")
+			again.Principal, again.Key = "alice", "k1"
+			if existing, err := s.Create(t.Context(), again); err != nil || existing == nil || existing.ID != "completed" {
+				t.Errorf("a key: %+v, %v", existing, err)
+			}
+			lease := time.UnixMilli(1767322810000)
+			for at, want := range map[time.Time]int{lease.Add(-time.Millisecond): 0, lease: 2} {
+				if orphans, err := s.Orphans(t.Context(), at, 9); err != nil || len(orphans) != want {
+					t.Errorf("orphans at %v: %v, %v", at, orphans, err)
+				}
+			}
+			fresh := filepath.Join(t.TempDir(), "new.db")
+			open(t, fresh).Close()
+			if got, want := schemaOf(t, file), schemaOf(t, fresh); got != want {
+				t.Errorf("migrated:\n%s\nnew:\n%s", got, want)
+			}
 			var now int
 			if err := rawDB(t, file).QueryRow("PRAGMA user_version").Scan(&now); err != nil || now != currentSchema {
 				t.Errorf("schema %d, %v", now, err)
@@ -96,51 +142,5 @@ func TestNewerSchema(t *testing.T) {
 	}
 	if !strings.Contains(err.Error(), "schema") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("error %q", err)
-	}
-}
-
-// What cannot be opened is said in one line.
-func TestCannotOpen(t *testing.T) {
-	dir := t.TempDir()
-	garbage := filepath.Join(dir, "garbage.db")
-	if err := os.WriteFile(garbage, []byte(strings.Repeat("this is no database\n", 500)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range []string{garbage, dir, filepath.Join(dir, "missing", "x.db")} {
-		s, err := sqlite.Open(t.Context(), file, nil)
-		if err == nil {
-			s.Close()
-			t.Errorf("%s was opened", file)
-			continue
-		}
-		if strings.Contains(err.Error(), "\n") {
-			t.Errorf("error %q", err)
-		}
-	}
-}
-
-func TestFileMode(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "a b?#%.db") // a name with what URLs take for something else
-	open(t, file).Close()
-	info, err := os.Stat(file)
-	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("mode %v, %v", info, err)
-	}
-}
-
-func TestOpenDB(t *testing.T) {
-	db := rawDB(t, filepath.Join(t.TempDir(), "theirs.db"))
-	s, err := sqlite.OpenDB(t.Context(), db, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Get(t.Context(), task.Ref{ID: "x"}); err == nil {
-		t.Error("found what is not there")
-	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := db.PingContext(context.Background()); err != nil {
-		t.Errorf("Close closed the caller's database: %v", err)
 	}
 }
