@@ -1,0 +1,54 @@
+// Command bench measures Coatcheck against a bare net/http handler, the SDK's own handler
+// and mcp-go: one run, one load generator, alternating rounds, a table of ratios.
+//
+//	cd bench && go run .            # some four minutes
+//	cd bench && go run . -short     # a few seconds, to see that it works
+package main
+
+import (
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"time"
+)
+
+func main() {
+	if len(os.Args) > 2 && os.Args[1] == "serve" {
+		log.Fatal(serve(os.Args[2]))
+	}
+	short := flag.Bool("short", false, "short rounds, for a look whether it works")
+	round := flag.Duration("round", 2*time.Second, "how long a round lasts")
+	rounds := flag.Int("rounds", 7, "rounds for each target")
+	flag.Parse()
+	s := settings{round: *round, rounds: *rounds, connections: 32, stored: 100_000, heap: 50_000, wakes: 4_000}
+	if *short {
+		s = settings{round: 100 * time.Millisecond, rounds: 2, connections: 32, stored: 1_000, heap: 1_000, wakes: 64}
+	}
+	if err := run(s, os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}
+
+type settings struct {
+	round       time.Duration
+	rounds      int
+	connections int
+	stored      int // tasks, of the store that is not empty
+	heap        int // tasks, to weigh
+	wakes       int // waits, to time
+}
+
+func run(s settings, out *os.File) error {
+	bench, err := prepare(s)
+	if err != nil {
+		return err
+	}
+	defer bench.close()
+	machine(out)
+	fmt.Fprintf(out, "%d connections, rounds of %v, %d rounds of each target in turn; medians\n\n", s.connections, s.round, s.rounds)
+	if err := bench.throughput(out); err != nil {
+		return err
+	}
+	return bench.figures(out)
+}
