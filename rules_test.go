@@ -329,6 +329,25 @@ func TestCancel(t *testing.T) {
 	})
 }
 
+// A task is cancelled from another session of its principal: over stdio and in-process that is
+// another process on the same file, whose lease holder must stop the work (CAN-2, C.11).
+func TestCancelFromElsewhere(t *testing.T) {
+	onEveryFace(t, settings{}, func(t *testing.T, connect func(string) *peer) {
+		p, q := connect("alice"), connect("alice")
+		id := p.create(gate("a")).TaskID
+		if task := q.task(q.call("tasks/cancel", idParams(id))); task.Status != "cancelled" {
+			t.Errorf("cancel answered %+v", task)
+		}
+		if r := p.tool("stopped", "a"); !strings.Contains(string(r.Result), "yes") {
+			t.Errorf("got %s", r.Result)
+		}
+		wantError(t, p.call("tasks/result", idParams(id)), -32800, "cancelled")
+		if task := p.get(id); task.Status != "cancelled" {
+			t.Errorf("status %s", task.Status)
+		}
+	})
+}
+
 func TestList(t *testing.T) {
 	onEveryFace(t, settings{}, func(t *testing.T, connect func(string) *peer) {
 		alice, bob := connect("alice"), connect("bob")

@@ -113,7 +113,11 @@ func (e *Engine) followOthers() {
 				lost := errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrExpired)
 				if lost || err == nil && t.Revision != l.state.Load().Revision {
 					e.endLocked(l, nil, nil)
-					l.cancel(errLost)
+					if err == nil && t.Status == task.Cancelled {
+						l.cancel(errCancelled) // so that the upstream's own task is cancelled, too
+					} else {
+						l.cancel(errLost)
+					}
 				}
 			}
 			l.mu.Unlock()
