@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,20 +16,21 @@ import (
 	"github.com/coatcheck/coatcheck/task"
 )
 
-// What 64 writers did to a register: one task, seen as its revision and message.
+// What 64 writers did to a register: one task, or the place where it would be.
 type (
 	input struct {
 		ref    string
-		update *state // nil reads
+		create bool
+		update *state // with create false: nil reads
 	}
 	state struct {
-		revision int64
+		revision int64 // 0: there is no task
 		message  string
 		terminal bool
 	}
 	output struct {
-		state    state
-		conflict bool
+		state   state
+		refused bool // a create of what exists, or a conflict
 	}
 )
 
@@ -46,82 +48,155 @@ var registers = porcupine.Model{
 		}
 		return parts
 	},
-	Init: func() any { return state{revision: 1} },
+	Init: func() any { return state{} },
 	Step: func(s, in, out any) (bool, any) {
 		cur, i, o := s.(state), in.(input), out.(output)
 		if i.update == nil {
 			return o.state == cur, cur
 		}
 		allowed := i.update.revision == cur.revision+1 && !cur.terminal
-		if allowed {
-			return !o.conflict, *i.update
+		if i.create != (cur.revision == 0) {
+			allowed = false
 		}
-		return o.conflict, cur
+		if allowed {
+			return !o.refused, *i.update
+		}
+		return o.refused, cur
 	},
 	DescribeOperation: func(in, out any) string { return fmt.Sprintf("%+v: %+v", in, out) },
 }
 
-// testConcurrentWriters has 64 writers change a few tasks and read them, and checks that
-// what they saw is what one after the other would have seen (promise 2).
+// history is what happened, in the order of a clock that all writers share.
+type history struct {
+	clock atomic.Int64
+	mu    sync.Mutex
+	ops   []porcupine.Operation
+}
+
+func (h *history) record(client int, in input, do func() output) {
+	call := h.clock.Add(1)
+	out := do()
+	end := h.clock.Add(1)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ops = append(h.ops, porcupine.Operation{ClientId: client, Input: in, Call: call, Output: out, Return: end})
+}
+
+// testConcurrentWriters has 64 writers create, read, change and cancel a few tasks, and
+// checks that what they saw is what one after the other would have seen (promise 2, LIFE-3).
 func testConcurrentWriters(f *fixture) {
-	const writers, steps, tasks = 64, 8, 32
+	const writers, steps, tasks = 64, 12, 8
 	var made [tasks]*task.Task
 	for i := range made {
 		made[i] = f.made("p")
-		made[i].StatusMessage = ""
-		f.created(made[i])
 	}
-	var clock atomic.Int64
-	var mu sync.Mutex
-	var history []porcupine.Operation
+	var h history
 	var wg sync.WaitGroup
 	for w := range writers {
 		wg.Go(func() {
 			for step := range steps {
-				ref := made[rand.IntN(tasks)].Ref
-				record := func(in input, do func() output) {
-					call := clock.Add(1)
-					out := do()
-					end := clock.Add(1)
-					mu.Lock()
-					defer mu.Unlock()
-					history = append(history, porcupine.Operation{ClientId: w, Input: in, Call: call, Output: out, Return: end})
+				message := fmt.Sprintf("%d.%d", w, step)
+				t := *made[rand.IntN(tasks)]
+				t.StatusMessage = message
+				if f.raceToRead(&h, w, &t) {
+					continue
 				}
-				var seen *task.Task
-				record(input{ref: ref.ID}, func() output {
-					var err error
-					if seen, err = f.Store.Get(f.Context(), ref); err != nil {
-						f.Error(err)
-						seen = made[0]
-					}
-					return output{state: state{seen.Revision, seen.StatusMessage, seen.Status.Terminal()}}
-				})
-				next := task.Working
-				if rand.IntN(100) == 0 {
-					next = task.Cancelled
-				}
-				changed, err := seen.To(next, fmt.Sprintf("%d.%d", w, step), epoch.Add(time.Minute))
-				if err != nil {
-					continue // it was terminal
-				}
-				update := state{changed.Revision, changed.StatusMessage, changed.Status.Terminal()}
-				record(input{ref: ref.ID, update: &update}, func() output {
-					err := f.Store.Update(f.Context(), changed)
-					if err != nil && !errors.Is(err, store.ErrConflict) {
-						f.Error(err)
-					}
-					return output{conflict: err != nil}
-				})
+				f.raceToCreate(&h, w, &t)
 			}
 		})
 	}
 	wg.Wait()
-	switch result := porcupine.CheckOperationsTimeout(registers, history, time.Minute); result {
-	case porcupine.Ok:
-	default:
-		f.Errorf("history of %d operations: %s", len(history), result)
+	if result := porcupine.CheckOperationsTimeout(registers, h.ops, time.Minute); result != porcupine.Ok {
+		f.Errorf("history of %d operations: %s", len(h.ops), result)
 	}
-	if err := f.Store.Check(context.Background()); err != nil {
-		f.Error(err)
+}
+
+func (f *fixture) raceToCreate(h *history, client int, t *task.Task) {
+	h.record(client, input{ref: t.ID, create: true, update: seenAs(t)}, func() output {
+		existing, err := f.Store.Create(f.Context(), t)
+		if existing != nil {
+			f.Errorf("a create without a key returned %+v", existing)
+		}
+		return output{refused: err != nil}
+	})
+}
+
+// raceToRead reads the task and, if it is there, changes it or, seldom, cancels it.
+func (f *fixture) raceToRead(h *history, client int, t *task.Task) (found bool) {
+	var seen *task.Task
+	h.record(client, input{ref: t.ID}, func() output {
+		got, err := f.Store.Get(f.Context(), t.Ref)
+		if errors.Is(err, store.ErrNotFound) {
+			return output{}
+		}
+		if err != nil {
+			f.Error(err)
+			return output{}
+		}
+		seen = got
+		return output{state: *seenAs(got)}
+	})
+	if seen == nil {
+		return false
 	}
+	next := task.Working
+	if rand.IntN(60) == 0 {
+		next = task.Cancelled
+	}
+	changed, err := seen.To(next, t.StatusMessage, epoch.Add(time.Minute))
+	if err != nil {
+		return true // it is terminal
+	}
+	h.record(client, input{ref: t.ID, update: seenAs(changed)}, func() output {
+		err := f.Store.Update(f.Context(), changed)
+		if err != nil && !errors.Is(err, store.ErrConflict) {
+			f.Error(err)
+		}
+		return output{refused: err != nil}
+	})
+	return true
+}
+
+func seenAs(t *task.Task) *state {
+	return &state{t.Revision, t.StatusMessage, t.Status.Terminal()}
+}
+
+// What a caller does not wait for happens whole or not at all; what it was told happened, did.
+func testGivenUp(f *fixture) {
+	var wg sync.WaitGroup
+	for i := range 64 {
+		t := f.made("p")
+		done, err := t.Finish(completed, "done", epoch.Add(time.Minute))
+		if err != nil {
+			f.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(f.Context())
+		wg.Go(func() { // it leaves at some time, or before it came
+			for range i * 20 {
+				runtime.Gosched()
+			}
+			cancel()
+		})
+		wg.Go(func() {
+			_, createErr := f.Store.Create(ctx, t)
+			updateErr := createErr
+			if createErr == nil {
+				updateErr = f.Store.Update(ctx, done)
+			}
+			if updateErr != nil && !errors.Is(updateErr, context.Canceled) {
+				f.Error(updateErr)
+			}
+			got, err := f.Store.Load(f.Context(), t.Ref)
+			switch {
+			case errors.Is(err, store.ErrNotFound) && createErr != nil:
+			case err != nil:
+				f.Errorf("create said %v, load says %v", createErr, err)
+			case got.Revision == 1 && updateErr != nil:
+				f.equal("created", t, got)
+			default:
+				f.equal("finished", done, got)
+			}
+		})
+	}
+	wg.Wait()
 }

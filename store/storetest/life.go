@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -205,26 +204,6 @@ func testPrincipals(f *fixture) {
 	f.same(same)
 }
 
-// What a caller does not wait for happens whole or not at all.
-func testGivenUp(f *fixture) {
-	for range 20 {
-		t := f.made("p")
-		ctx, cancel := context.WithCancel(f.Context())
-		cancel()
-		_, err := f.Store.Create(ctx, t)
-		got, loadErr := f.Store.Load(f.Context(), t.Ref)
-		switch {
-		case err == nil && loadErr != nil:
-			f.Errorf("created, but %v", loadErr)
-		case loadErr == nil:
-			f.same(t)
-			_ = got
-		case !errors.Is(loadErr, store.ErrNotFound):
-			f.Error(loadErr)
-		}
-	}
-}
-
 func testClosed(f *fixture) {
 	t := f.created(f.made("p"))
 	if err := f.Store.Close(); err != nil {
@@ -237,7 +216,14 @@ func testClosed(f *fixture) {
 	f.wants(err, store.ErrClosed, "get")
 	_, err = f.Store.List(f.Context(), "p", store.Position{}, 1)
 	f.wants(err, store.ErrClosed, "list")
+	_, err = f.Store.Due(f.Context(), epoch, "o", 1)
+	f.wants(err, store.ErrClosed, "due")
+	_, _, err = f.Store.NextDue(f.Context(), epoch)
+	f.wants(err, store.ErrClosed, "next due")
+	_, err = f.Store.Orphans(f.Context(), epoch, 1)
+	f.wants(err, store.ErrClosed, "orphans")
 	f.wants(f.Store.Renew(f.Context(), "o", epoch), store.ErrClosed, "renew")
+	f.wants(f.Store.Check(f.Context()), store.ErrClosed, "check")
 	if err := f.Store.Close(); err != nil {
 		f.Errorf("closing again: %v", err)
 	}

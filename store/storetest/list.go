@@ -96,9 +96,22 @@ func testListWhileInserting(f *fixture) {
 	for range 50 {
 		old[f.created(f.made("p")).ID] = 0
 	}
+	added := make([]*task.Task, 100)
+	for i := range added {
+		added[i] = f.made("p")
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		for _, t := range added {
+			if _, err := f.Store.Create(f.Context(), t); err != nil {
+				f.Error(err)
+			}
+		}
+	})
 	var after store.Position
 	for {
-		page, err := f.Store.List(f.Context(), "p", after, 7)
+		page, err := f.Store.List(f.Context(), "p", after, 3)
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -108,10 +121,9 @@ func testListWhileInserting(f *fixture) {
 			}
 			after = store.Position{CreatedAt: t.CreatedAt, ID: t.ID}
 		}
-		if len(page) < 7 {
+		if len(page) < 3 {
 			break
 		}
-		f.created(f.made("p"))
 	}
 	for id, times := range old {
 		if times != 1 {
