@@ -20,11 +20,13 @@ func main() {
 	short := flag.Bool("short", false, "short rounds, for a look whether it works")
 	round := flag.Duration("round", 2*time.Second, "how long a round lasts")
 	rounds := flag.Int("rounds", 7, "rounds for each target")
+	only := flag.String("only", "", "one of get, create, sdk, stored, figures")
 	flag.Parse()
 	s := settings{round: *round, rounds: *rounds, connections: 32, stored: 100_000, heap: 50_000, wakes: 4_000}
 	if *short {
 		s = settings{round: 100 * time.Millisecond, rounds: 2, connections: 32, stored: 1_000, heap: 1_000, wakes: 64}
 	}
+	s.only = *only
 	if err := run(s, os.Stdout); err != nil {
 		log.Fatal(err)
 	}
@@ -37,6 +39,7 @@ type settings struct {
 	stored      int // tasks, of the store that is not empty
 	heap        int // tasks, to weigh
 	wakes       int // waits, to time
+	only        string
 }
 
 func run(s settings, out *os.File) error {
@@ -50,5 +53,11 @@ func run(s settings, out *os.File) error {
 	if err := bench.throughput(out); err != nil {
 		return err
 	}
-	return bench.figures(out)
+	if s.only == "" || s.only == "figures" {
+		if err := bench.figures(out); err != nil {
+			return err
+		}
+	}
+	bench.table(out)
+	return nil
 }

@@ -87,8 +87,14 @@ func finished(name string, p *process) *target {
 
 func (b *bench) throughput(out io.Writer) error {
 	fmt.Fprintf(out, "%-44s %10s %8s %8s %10s\n", "", "op/s", "p50", "p99", "server CPU")
-	for _, scenario := range []func(io.Writer) error{b.get, b.create, b.sdk, b.stored} {
-		if err := scenario(out); err != nil {
+	for _, scenario := range []struct {
+		name string
+		run  func(io.Writer) error
+	}{{"get", b.get}, {"create", b.create}, {"sdk", b.sdk}, {"stored", b.stored}} {
+		if b.only != "" && b.only != scenario.name {
+			continue
+		}
+		if err := scenario.run(out); err != nil {
 			return err
 		}
 		for _, p := range b.running {
@@ -227,7 +233,7 @@ func (b *bench) stored(out io.Writer) error {
 	return nil
 }
 
-// figures measures what is no throughput, and prints the table of aims.
+// figures measures what is no throughput.
 func (b *bench) figures(out io.Writer) error {
 	for _, waiters := range []int{1, 32} {
 		data, err := exec.Command(b.measured, "-db", b.db(fmt.Sprintf("wake%d", waiters)), "-n", strconv.Itoa(b.wakes), "-waiters", strconv.Itoa(waiters), "wake").Output()
@@ -256,11 +262,15 @@ func (b *bench) figures(out io.Writer) error {
 		return err
 	}
 	b.verdict("heap of a finished task: under 1024 bytes", fmt.Sprintf("%d bytes", weight), weight < 1024)
+	return nil
+}
+
+// table prints the aims.
+func (b *bench) table(out io.Writer) {
 	fmt.Fprintf(out, "%-76s %-26s\n", "aim", "measured")
 	for _, v := range b.verdicts {
 		fmt.Fprintf(out, "%-76s %-26s %s\n", v[0], v[1], v[2])
 	}
-	return nil
 }
 
 // machine prints where this was measured, with the time of a sync to disk.

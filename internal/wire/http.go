@@ -30,6 +30,7 @@ const (
 	sessionHeader = "Mcp-Session-Id"
 	versionHeader = "Mcp-Protocol-Version"
 	keepAlive     = 15 * time.Second
+	patience      = 20 * time.Millisecond // before a tasks/result that waits becomes a stream
 )
 
 // HTTPOptions configures Handler.
@@ -242,20 +243,6 @@ func (h *handler) result(w http.ResponseWriter, req *http.Request, from *receive
 	}
 	ctx, done := h.waits.begin(req.Context(), req.Header.Get(sessionHeader), m.ID)
 	defer done()
-	streaming := strings.Contains(strings.Join(req.Header.Values("Accept"), ","), "text/event-stream")
-	if !streaming {
-		if a, err := h.receiver.Handle(ctx, from, m); err == nil {
-			writeJSON(w, http.StatusOK, a.Append(nil, m.ID))
-		}
-		return
-	}
-	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("Cache-Control", "no-cache, no-transform")
-	w.WriteHeader(http.StatusOK)
-	flush := http.NewResponseController(w).Flush
-	if flush() != nil {
-		return
-	}
 	answered := make(chan receiver.Answer, 1)
 	go func() {
 		defer close(answered)
@@ -263,6 +250,25 @@ func (h *handler) result(w http.ResponseWriter, req *http.Request, from *receive
 			answered <- a
 		}
 	}()
+	var streamAfter <-chan time.Time // never, for a client that takes no event stream
+	if strings.Contains(strings.Join(req.Header.Values("Accept"), ","), "text/event-stream") {
+		streamAfter = time.After(patience)
+	}
+	select {
+	case a, ok := <-answered:
+		if ok {
+			writeJSON(w, http.StatusOK, a.Append(nil, m.ID))
+		}
+		return
+	case <-streamAfter:
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-cache, no-transform")
+	w.WriteHeader(http.StatusOK)
+	flush := http.NewResponseController(w).Flush
+	if flush() != nil {
+		done()
+	}
 	tick := time.NewTicker(keepAlive)
 	defer tick.Stop()
 	for {

@@ -41,6 +41,7 @@ type Store struct {
 	changes chan *change  // to the writer
 	changed chan struct{} // from the writer: another process committed
 	closing chan struct{}
+	stopped chan struct{} // closed when the writer is gone
 	once    sync.Once
 	writer  sync.WaitGroup
 
@@ -107,7 +108,8 @@ func open(ctx context.Context, db *sql.DB, ownsDB bool, o Options) (*Store, erro
 		db:      db,
 		ownsDB:  ownsDB,
 		busy:    o.BusyTimeout,
-		changes: make(chan *change),
+		changes: make(chan *change, maxBatch),
+		stopped: make(chan struct{}),
 		changed: make(chan struct{}, 1),
 		closing: make(chan struct{}),
 	}

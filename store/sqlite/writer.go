@@ -85,13 +85,24 @@ func (s *Store) submit(ctx context.Context, do func(context.Context, *writer) er
 	}
 	select {
 	case err := <-c.done:
-		if err != nil {
-			return err
-		}
-		return c.err
+		return c.answer(err)
 	case <-ctx.Done():
 		return ctx.Err()
+	case <-s.stopped:
+		select {
+		case err := <-c.done:
+			return c.answer(err)
+		default:
+			return store.ErrClosed // it came after the writer's last look
+		}
 	}
+}
+
+func (c *change) answer(transaction error) error {
+	if transaction != nil {
+		return transaction
+	}
+	return c.err
 }
 
 // write is the writer's loop: it takes all changes that wait, makes them in one transaction
@@ -99,6 +110,7 @@ func (s *Store) submit(ctx context.Context, do func(context.Context, *writer) er
 // another process committed.
 func (s *Store) write(w *writer, follow time.Duration) {
 	ctx := context.Background()
+	defer close(s.stopped)
 	defer func() { _ = w.close() }()
 	var seen int64
 	_ = w.dataVersion.QueryRowContext(ctx).Scan(&seen)
@@ -118,7 +130,14 @@ func (s *Store) write(w *writer, follow time.Duration) {
 				}
 			}
 		case <-s.closing:
-			return
+			for { // those in flight
+				select {
+				case c := <-s.changes:
+					s.commit(ctx, w, s.batch(c))
+				default:
+					return
+				}
+			}
 		}
 	}
 }
