@@ -189,21 +189,30 @@ func TestLocked(t *testing.T) {
 func TestCloseWhileLocked(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tasks.db")
 	s, unlock := locked(t, file)
-	result := make(chan error, 1)
-	go func() {
-		_, err := s.Create(context.Background(), working("x"))
-		result <- err
-	}()
+	results := make(chan error, 4)
+	for i := range cap(results) {
+		go func() {
+			_, err := s.Create(context.Background(), working(fmt.Sprint(i)))
+			results <- err
+		}()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := s.Create(ctx, working("left")); !errors.Is(err, context.DeadlineExceeded) { // the writer is at one of them
+		t.Errorf("a create whose caller left: %v", err)
+	}
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := <-result; err == nil {
-		t.Error("a change was acknowledged that cannot have been made")
+	for range cap(results) {
+		if err := <-results; err == nil {
+			t.Error("a change was acknowledged that cannot have been made")
+		}
 	}
 	unlock()
 	s = open(t, file)
 	defer s.Close()
-	if _, err := s.Get(t.Context(), task.Ref{Principal: "p", ID: "x"}); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("the task that was refused: %v", err)
+	if got, err := s.List(t.Context(), "p", store.Position{}, 9); err != nil || len(got) != 0 {
+		t.Errorf("tasks that were refused: %v, %v", got, err)
 	}
 }
