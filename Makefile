@@ -14,7 +14,6 @@ FUZZTIME_LONG ?= 1m
 # The root module and the nested ones. A nested module keeps what only it needs out of the
 # module graph of the library's users.
 MODULES := $(patsubst %/,%,$(dir $(wildcard go.mod */go.mod)))
-NESTED  := $(filter-out .,$(MODULES))
 
 LINT_VERSION := v2.15.0
 LINT         := $(CURDIR)/bin/golangci-lint-$(LINT_VERSION)
@@ -31,7 +30,7 @@ help: ## List the targets
 ##
 
 .PHONY: test
-test: test-root test-fuzz test-peers ## Run all tests: unit and wire tests with -race, each fuzz target briefly, real peers
+test: test-root test-fuzz test-peers test-bench ## Run all tests: the root module with -race, each fuzz target briefly, real peers
 
 .PHONY: test-root
 test-root: peers/node_modules/.package-lock.json ## Run the root module's tests with -race
@@ -62,6 +61,10 @@ fuzz: ## Run each fuzz target for FUZZTIME_LONG (1m)
 .PHONY: test-peers
 test-peers: peers/node_modules/.package-lock.json ## Run the tests against real MCP peers (TypeScript SDK, server-everything, mcp-go)
 	cd peers && $(GO) test -race -count=1 -timeout 10m ./...
+
+.PHONY: test-bench
+test-bench: ## Run every scenario of the benchmarks once, for its errors
+	cd bench && $(GO) test -count=1 -timeout 5m ./...
 
 .PHONY: peers
 peers: ## Install the npm peers at their locked versions
