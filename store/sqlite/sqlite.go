@@ -26,7 +26,8 @@ type Options struct {
 	Follow time.Duration
 	// BusyTimeout is how long Open and reads wait for a file that another process has locked.
 	// Changes wait for it as long as it takes, or until the store is closed; closing then
-	// takes up to this long. Default 10 s.
+	// takes up to this long for the changes at hand and once more for those behind them.
+	// Default 10 s.
 	BusyTimeout time.Duration
 	// Readers is how many connections read beside the one that writes. Default 4.
 	Readers int

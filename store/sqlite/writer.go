@@ -70,6 +70,9 @@ func (w *writer) close() error {
 // submit has the writer make a change, and returns when it is durable. If ctx ends first
 // the change may still be made, whole.
 func (s *Store) submit(ctx context.Context, do func(context.Context, *writer) error) error {
+	if s.isClosing() { // select would let some in, and Close finishes what is in
+		return store.ErrClosed
+	}
 	c := &change{done: make(chan error, 1), do: func(background context.Context, w *writer) error {
 		if err := ctx.Err(); err != nil {
 			return err // the caller left while another process had the file
