@@ -29,6 +29,9 @@ func (s *Store) Expire(ctx context.Context, now time.Time, refs []task.Ref, reme
 		if _, err := w.forget.ExecContext(ctx, now.UnixMilli()); err != nil {
 			return err
 		}
+		if _, err := w.bury.ExecContext(ctx, now.UnixMilli()); err != nil {
+			return err
+		}
 		for _, ref := range refs {
 			res, err := w.expire.ExecContext(ctx, string(ref.Principal), ref.ID, now.UnixMilli())
 			if err != nil {

@@ -25,7 +25,7 @@ type change struct {
 type writer struct {
 	conn *sql.Conn
 	begin, commit, rollback, dataVersion,
-	create, byKey, update, exists, expire, remember, forget, renew, release *sql.Stmt
+	create, byKey, update, exists, expire, remember, forget, bury, renew, release *sql.Stmt
 }
 
 func newWriter(ctx context.Context, conn *sql.Conn) (*writer, error) {
@@ -53,6 +53,7 @@ func (w *writer) all() map[**sql.Stmt]string {
 		&w.expire:      "DELETE FROM tasks WHERE principal = ? AND id = ? AND expires_at <= ?",
 		&w.remember:    "INSERT OR REPLACE INTO expired (principal, id, remember_until) VALUES (?, ?, ?)",
 		&w.forget:      "DELETE FROM expired WHERE remember_until <= ?",
+		&w.bury:        "DELETE FROM owners WHERE alive_until <= ?", // no row and a dead one are the same
 		&w.renew:       "INSERT OR REPLACE INTO owners (owner, alive_until) VALUES (?, ?)",
 		&w.release:     "DELETE FROM owners WHERE owner = ?",
 	}
