@@ -20,13 +20,9 @@ func ParseMessage(data []byte) (*Message, error) {
 	if err := Valid(data); err != nil {
 		return nil, err
 	}
-	members, err := Members(data)
-	if err != nil {
-		return nil, err
-	}
 	m := &Message{}
-	version := false
-	for _, f := range members {
+	version, malformed := false, false
+	err := eachMember(data, func(f Member) {
 		switch f.Key {
 		case "jsonrpc":
 			s, _ := Unquote(f.Value)
@@ -34,9 +30,8 @@ func ParseMessage(data []byte) (*Message, error) {
 		case "id":
 			m.ID = f.Value
 		case "method":
-			if m.Method, m.hasMethod = Unquote(f.Value); !m.hasMethod {
-				return nil, ErrSyntax
-			}
+			m.Method, m.hasMethod = Unquote(f.Value)
+			malformed = malformed || !m.hasMethod
 		case "params":
 			m.Params = f.Value
 		case "result":
@@ -44,8 +39,11 @@ func ParseMessage(data []byte) (*Message, error) {
 		case "error":
 			m.Error = f.Value
 		}
+	})
+	if err != nil {
+		return nil, err
 	}
-	if !version {
+	if !version || malformed {
 		return nil, ErrSyntax
 	}
 	return m, nil

@@ -59,43 +59,53 @@ func depth(data []byte) int {
 // Members returns the members of a JSON object in order, with their raw values.
 // data must be valid JSON (see Valid); a value that is not an object is ErrNotObject.
 func Members(data []byte) ([]Member, error) {
+	members := make([]Member, 0, 6)
+	err := eachMember(data, func(m Member) { members = append(members, m) })
+	if err != nil {
+		return nil, err
+	}
+	return members, nil
+}
+
+// eachMember calls visit with each member of a JSON object, in order. It allocates nothing
+// for keys of the protocol.
+func eachMember(data []byte, visit func(Member)) error {
 	i := skipSpace(data, 0)
 	if i >= len(data) || data[i] != '{' {
-		return nil, ErrNotObject
+		return ErrNotObject
 	}
-	members := make([]Member, 0, 6)
 	for i++; ; {
 		i = skipSpace(data, i)
 		if i < len(data) && data[i] == '}' {
-			return members, nil
+			return nil
 		}
 		if i >= len(data) || data[i] != '"' {
-			return nil, ErrSyntax
+			return ErrSyntax
 		}
 		m := Member{start: i}
 		end := skipString(data, i)
 		var ok bool
 		if m.Key, ok = unquote(data[i:end]); !ok {
-			return nil, ErrSyntax
+			return ErrSyntax
 		}
 		i = skipSpace(data, end)
 		if i >= len(data) || data[i] != ':' {
-			return nil, ErrSyntax
+			return ErrSyntax
 		}
 		i = skipSpace(data, i+1)
 		end = skipValue(data, i)
 		if end == i {
-			return nil, ErrSyntax
+			return ErrSyntax
 		}
 		m.Value, m.end = data[i:end:end], end
-		members = append(members, m)
+		visit(m)
 		i = skipSpace(data, end)
 		if i < len(data) && data[i] == ',' {
 			i++
 			continue
 		}
 		if i >= len(data) || data[i] != '}' {
-			return nil, ErrSyntax
+			return ErrSyntax
 		}
 	}
 }
@@ -103,20 +113,15 @@ func Members(data []byte) ([]Member, error) {
 // Get returns the raw value of the last member named key, or nil if there is none
 // or data is not an object.
 func Get(data []byte, key string) json.RawMessage {
-	members, err := Members(data)
-	if err != nil {
+	var value json.RawMessage
+	if eachMember(data, func(m Member) {
+		if m.Key == key {
+			value = m.Value
+		}
+	}) != nil {
 		return nil
 	}
-	return lastOf(members, key)
-}
-
-func lastOf(members []Member, key string) json.RawMessage {
-	for _, m := range slices.Backward(members) {
-		if m.Key == key {
-			return m.Value
-		}
-	}
-	return nil
+	return value
 }
 
 // Set returns a copy of the object data with key set to value and every other byte as it
@@ -253,13 +258,54 @@ func unquote(quoted []byte) (string, bool) {
 	}
 	inner := quoted[1 : len(quoted)-1]
 	if bytes.IndexByte(inner, '\\') < 0 && utf8.Valid(inner) {
-		return string(inner), true
+		return known(inner), true
 	}
 	var s string
 	if json.Unmarshal(quoted, &s) != nil {
 		return "", false
 	}
 	return s, true
+}
+
+// known returns b as a string, without allocating for the words of the protocol.
+func known(b []byte) string {
+	switch string(b) {
+	case "jsonrpc":
+		return "jsonrpc"
+	case "2.0":
+		return "2.0"
+	case "id":
+		return "id"
+	case "method":
+		return "method"
+	case "params":
+		return "params"
+	case "result":
+		return "result"
+	case "error":
+		return "error"
+	case "_meta":
+		return "_meta"
+	case "task":
+		return "task"
+	case "taskId":
+		return "taskId"
+	case "name":
+		return "name"
+	case "arguments":
+		return "arguments"
+	case "content":
+		return "content"
+	case "isError":
+		return "isError"
+	case MethodTasksGet:
+		return MethodTasksGet
+	case MethodTasksResult:
+		return MethodTasksResult
+	case MethodToolsCall:
+		return MethodToolsCall
+	}
+	return string(b)
 }
 
 // Unquote returns the Go string of a raw JSON string; ok is false for any other value.

@@ -10,7 +10,9 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"os"
 	"runtime"
+	"runtime/pprof"
 	"sync"
 	"time"
 
@@ -30,7 +32,18 @@ func main() {
 	db := flag.String("db", "", "the database file")
 	n := flag.Int("n", 0, "how many tasks")
 	waiters := flag.Int("waiters", 1, "how many wait at a time")
+	profile := flag.String("profile", os.Getenv("BENCH_PROFILE"), "write a CPU profile of the first ten seconds of serving")
 	flag.Parse()
+	if *profile != "" {
+		f, err := os.Create(*profile)
+		if err != nil {
+			log.Fatal(err)
+		}
+		if err := pprof.StartCPUProfile(f); err != nil {
+			log.Fatal(err)
+		}
+		time.AfterFunc(10*time.Second, pprof.StopCPUProfile)
+	}
 	var err error
 	switch flag.Arg(0) {
 	case "native":

@@ -30,7 +30,7 @@ type Options struct {
 	PollInterval time.Duration // suggested to requestors (TTL-4); default 1 s; negative for none
 	Remember     time.Duration // how long a deleted task says that it expired (C.4); default 10 min
 	Lease        time.Duration // how long a silent process counts as alive (C.11); default 10 s
-	CachedTasks  int           // finished tasks whose state (not outcome) is kept in memory; default 65,536
+	CachedTasks  int           // finished tasks whose state (not outcome) is kept in memory; default 131,072, some 50 MiB when full
 
 	Logger *slog.Logger     // default: discards
 	Now    func() time.Time // default time.Now
@@ -59,7 +59,7 @@ func (o Options) withDefaults() (Options, error) {
 		return o, errors.New("engine: Remember and Lease cannot be negative")
 	}
 	if o.CachedTasks == 0 {
-		o.CachedTasks = 1 << 16
+		o.CachedTasks = 1 << 17
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

@@ -143,13 +143,12 @@ func readBody(w http.ResponseWriter, req *http.Request, limit int64) ([]byte, er
 	if req.ContentLength > limit {
 		return nil, &http.MaxBytesError{Limit: limit}
 	}
-	limited := http.MaxBytesReader(w, req.Body, limit)
 	if req.ContentLength >= 0 {
 		body := make([]byte, req.ContentLength)
-		_, err := io.ReadFull(limited, body)
+		_, err := io.ReadFull(req.Body, body)
 		return body, err
 	}
-	return io.ReadAll(limited)
+	return io.ReadAll(http.MaxBytesReader(w, req.Body, limit))
 }
 
 // pass hands the request on with the body it came with.
@@ -313,8 +312,12 @@ func isLoopback(host string) bool {
 func writeJSON(w http.ResponseWriter, status int, body []byte) {
 	header := w.Header()
 	header["Content-Type"] = contentTypeJSON
-	header["Content-Length"] = []string{strconv.Itoa(len(body))}
-	w.WriteHeader(status)
+	if len(body) > 2<<10 { // net/http counts short ones itself
+		header["Content-Length"] = []string{strconv.Itoa(len(body))}
+	}
+	if status != http.StatusOK {
+		w.WriteHeader(status)
+	}
 	_, _ = w.Write(body)
 }
 

@@ -28,9 +28,9 @@ var migrations = []string{
 		method         TEXT NOT NULL,
 		params         BLOB,
 		body           BLOB,             -- of the outcome
-		UNIQUE (principal, id),
-		UNIQUE (principal, key)
+		UNIQUE (principal, id)
 	);
+	CREATE UNIQUE INDEX tasks_keyed ON tasks (principal, key) WHERE key IS NOT NULL;
 	CREATE INDEX tasks_listed ON tasks (principal, created_at DESC, id DESC);
 	CREATE INDEX tasks_due ON tasks (expires_at) WHERE expires_at IS NOT NULL;
 	CREATE INDEX tasks_running ON tasks (owner) WHERE owner <> '';

@@ -142,6 +142,9 @@ func (s *Store) connect(ctx context.Context) (*sql.Conn, error) {
 		fmt.Sprintf("PRAGMA busy_timeout = %d", s.busy.Milliseconds()),
 		"PRAGMA journal_mode = WAL",
 		"PRAGMA synchronous = FULL",
+		// A checkpoint syncs twice: let 32 MiB of pages gather, most of them written again and
+		// again, before one.
+		"PRAGMA wal_autocheckpoint = 8000",
 	} {
 		if err := s.patiently(ctx, conn, pragma); err != nil {
 			return nil, errors.Join(plain(err), conn.Close())
