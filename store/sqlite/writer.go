@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"runtime"
 	"time"
 
 	sqlite3 "modernc.org/sqlite/lib"
@@ -146,9 +147,19 @@ func (s *Store) write(w *writer, follow time.Duration) {
 	}
 }
 
-// batch returns c with all other changes that wait now.
+// batch returns c with all other changes that wait now. It lets those go first who are about
+// to submit one: a sync costs much more than a look.
 func (s *Store) batch(c *change) []*change {
 	batch := []*change{c}
+	for range 2 {
+		runtime.Gosched()
+		batch = s.waiting(batch)
+	}
+	return batch
+}
+
+// waiting adds the changes that wait to a batch.
+func (s *Store) waiting(batch []*change) []*change {
 	for len(batch) < maxBatch {
 		select {
 		case c := <-s.changes:
