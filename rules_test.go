@@ -279,6 +279,7 @@ func TestCancel(t *testing.T) {
 	onEveryFace(t, settings{}, func(t *testing.T, connect func(string) *peer) {
 		p := connect("alice")
 		id := p.create(gate("a")).TaskID
+		p.tool("started", "a")
 		waiting := make(chan reply)
 		n := p.nextID()
 		go func() {
@@ -335,6 +336,7 @@ func TestCancelFromElsewhere(t *testing.T) {
 	onEveryFace(t, settings{}, func(t *testing.T, connect func(string) *peer) {
 		p, q := connect("alice"), connect("alice")
 		id := p.create(gate("a")).TaskID
+		p.tool("started", "a")
 		if task := q.task(q.call("tasks/cancel", idParams(id))); task.Status != "cancelled" {
 			t.Errorf("cancel answered %+v", task)
 		}
@@ -430,7 +432,8 @@ func TestUnknownAndForeign(t *testing.T) {
 func TestExpiry(t *testing.T) {
 	onEveryFace(t, settings{Retention: -1}, func(t *testing.T, connect func(string) *peer) {
 		p := connect("alice")
-		id := p.create(`{"name":"gate","arguments":{"key":"a"},"task":{"ttl":300}}`).TaskID
+		id := p.create(`{"name":"gate","arguments":{"key":"a"},"task":{"ttl":2000}}`).TaskID
+		p.tool("started", "a")
 		wantError(t, p.call("tasks/result", idParams(id)), -32602, "Task has expired") // C.4: the waiter is answered
 		if r := p.tool("stopped", "a"); !strings.Contains(string(r.Result), "yes") {   // C.4: the work is stopped
 			t.Errorf("got %s", r.Result)

@@ -32,11 +32,13 @@ const fidelity = `{"z":1.0,"a":1e2,"ü":"Grüße 世界 \u00e9 /script","n":[123
 const errorData = `{"retry":1.50,"why":"ü","list":[{}]}`
 
 // newServer returns the SDK server under test. gate blocks until the tool open is called
-// with the same key, or until it is cancelled, which the tool stopped reports.
+// with the same key, or until it is cancelled. The tools started and stopped wait until a
+// gate has begun, and until it was cancelled.
 func newServer() *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "under-test", Version: "1"}, nil)
 	var mu sync.Mutex
-	gates, stopped, runs := map[string]chan struct{}{}, map[string]chan struct{}{}, map[string]int{}
+	gates, started, stopped := map[string]chan struct{}{}, map[string]chan struct{}{}, map[string]chan struct{}{}
+	runs := map[string]int{}
 	channel := func(m map[string]chan struct{}, key string) chan struct{} {
 		mu.Lock()
 		defer mu.Unlock()
@@ -74,6 +76,7 @@ func newServer() *mcp.Server {
 		add(name, echo)
 	}
 	add("gate", func(ctx context.Context, _ *mcp.CallToolRequest, key string) (*mcp.CallToolResult, error) {
+		close(channel(started, key))
 		select {
 		case <-channel(gates, key):
 			return text("opened %s", key), nil
@@ -86,14 +89,16 @@ func newServer() *mcp.Server {
 		close(channel(gates, key))
 		return text("ok"), nil
 	})
-	add("stopped", func(ctx context.Context, _ *mcp.CallToolRequest, key string) (*mcp.CallToolResult, error) {
-		select {
-		case <-channel(stopped, key):
-			return text("yes"), nil
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	})
+	for name, reached := range map[string]map[string]chan struct{}{"started": started, "stopped": stopped} {
+		add(name, func(ctx context.Context, _ *mcp.CallToolRequest, key string) (*mcp.CallToolResult, error) {
+			select {
+			case <-channel(reached, key):
+				return text("yes"), nil
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		})
+	}
 	add("runs", func(_ context.Context, _ *mcp.CallToolRequest, key string) (*mcp.CallToolResult, error) {
 		mu.Lock()
 		defer mu.Unlock()

@@ -54,7 +54,7 @@ func run(s settings, out *os.File) error {
 		return err
 	}
 	if s.only == "" || s.only == "figures" {
-		if err := bench.figures(out); err != nil {
+		if err := bench.figures(); err != nil {
 			return err
 		}
 	}

@@ -234,7 +234,7 @@ func (b *bench) stored(out io.Writer) error {
 }
 
 // figures measures what is no throughput.
-func (b *bench) figures(out io.Writer) error {
+func (b *bench) figures() error {
 	for _, waiters := range []int{1, 32} {
 		data, err := exec.Command(b.measured, "-db", b.db(fmt.Sprintf("wake%d", waiters)), "-n", strconv.Itoa(b.wakes), "-waiters", strconv.Itoa(waiters), "wake").Output()
 		if err != nil {
