@@ -486,3 +486,26 @@ func TestIdempotencyKey(t *testing.T) {
 		}
 	})
 }
+
+// Without authorization all requestors are one principal: nothing is listed (SEC-4, CAP-3),
+// whoever has the id has the task (SEC-3), and a key leads nobody to another's task.
+func TestAnonymous(t *testing.T) {
+	connect := openHTTP(t, settings{NoAuth: true, Database: "memory:"})
+	p, q := connect(""), connect("")
+	tasks := protocol.Get(protocol.Get(p.initialized.Result, "capabilities"), "tasks")
+	if want := `{"cancel":{},"requests":{"tools":{"call":{}}}}`; string(tasks) != want {
+		t.Errorf("capabilities.tasks = %s, want %s", tasks, want)
+	}
+	wantError(t, p.call("tasks/list", `{}`), -32601, "tasks/list")
+	keyed := `{"name":"echo","_meta":{"coatcheck/idempotency-key":"1"},"task":{}}`
+	first := p.create(keyed)
+	if again := p.create(keyed); again.TaskID != first.TaskID { // C.8
+		t.Errorf("a repeated create made %s beside %s", again.TaskID, first.TaskID)
+	}
+	if other := q.create(keyed); other.TaskID == first.TaskID {
+		t.Error("a guessed key led to another's task")
+	}
+	if task := q.get(first.TaskID); task.TaskID != first.TaskID {
+		t.Errorf("got %+v", task)
+	}
+}

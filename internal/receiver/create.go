@@ -35,7 +35,7 @@ func (r *Receiver) create(ctx context.Context, from *Requestor, m *protocol.Mess
 	if bad != nil {
 		return Answer{Error: bad.JSON()}
 	}
-	key, bad := idempotencyKey(m.Params)
+	key, bad := idempotencyKey(from, m.Params)
 	if bad != nil {
 		return Answer{Error: bad.JSON()}
 	}
@@ -105,8 +105,9 @@ func parseTTL(raw json.RawMessage) (time.Duration, error) {
 	return time.Duration(ms) * time.Millisecond, nil
 }
 
-// idempotencyKey reads the key of requirements C.8 from params._meta.
-func idempotencyKey(params json.RawMessage) (string, *protocol.Error) {
+// idempotencyKey reads the key of requirements C.8 from params._meta. A key leads to a task,
+// so it must be nobody else's to use: without an identity it holds within the session.
+func idempotencyKey(from *Requestor, params json.RawMessage) (string, *protocol.Error) {
 	raw := protocol.Get(protocol.Get(params, "_meta"), protocol.MetaIdempotencyKey)
 	if raw == nil {
 		return "", nil
@@ -116,5 +117,12 @@ func idempotencyKey(params json.RawMessage) (string, *protocol.Error) {
 		return "", protocol.Errorf(protocol.CodeInvalidParams,
 			"Invalid params: _meta[%q] must be a string of 1 to %d bytes", protocol.MetaIdempotencyKey, maxKey)
 	}
-	return key, nil
+	if from.Identified {
+		return key, nil
+	}
+	if from.Session == "" {
+		return "", protocol.Errorf(protocol.CodeInvalidParams,
+			"Invalid params: _meta[%q] needs authorization or a session", protocol.MetaIdempotencyKey)
+	}
+	return from.Session + "/" + key, nil
 }

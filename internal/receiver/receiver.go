@@ -46,6 +46,8 @@ type Requestor struct {
 	// Identified says that the principal tells this requestor from all others. Without it
 	// tasks/list does not exist (SEC-4).
 	Identified bool
+	// Session is the id of the HTTP session, if there is one.
+	Session string
 }
 
 // Answer is the result or the error object of a response; one of them is set.

@@ -120,10 +120,10 @@ func (h *handler) post(w http.ResponseWriter, req *http.Request) {
 	switch {
 	case err != nil || m.IsResponse(): // malformed, or an answer to the server: not ours
 		h.pass(w, req, body)
-	case known != nil && known.initialize != nil && !known.tasks: // of another protocol revision
+	case known != nil && known.negotiated && !known.tasks: // of another protocol revision
 		h.pass(w, req, body)
 	case !m.IsCall():
-		if m.Method == protocol.MethodCancelled && h.waits.cancel(req.Header.Get(sessionHeader), protocol.Get(m.Params, "requestId")) {
+		if m.Method == protocol.MethodCancelled && h.waits.cancel(h.scope(req), protocol.Get(m.Params, "requestId")) {
 			w.WriteHeader(http.StatusAccepted)
 			return
 		}
@@ -178,10 +178,13 @@ func (h *handler) rewrite(w http.ResponseWriter, req *http.Request, body []byte,
 // initialize learns a session and declares tasks to it.
 func (h *handler) initialize(w http.ResponseWriter, req *http.Request, body []byte, m *protocol.Message) {
 	from := h.requestor(req, nil)
-	params := bytes.Clone(m.Params)
+	var params json.RawMessage
+	if len(m.Params) <= maxInitialize {
+		params = bytes.Clone(m.Params)
+	}
 	h.rewrite(w, req, body, m.ID, func(result json.RawMessage) json.RawMessage {
 		rewritten, tasks := h.receiver.Negotiate(from, result)
-		h.sessions.learn(w.Header().Get(sessionHeader), &session{initialize: params, tasks: tasks})
+		h.sessions.learn(w.Header().Get(sessionHeader), &session{initialize: params, negotiated: true, tasks: tasks})
 		return rewritten
 	})
 }
@@ -195,6 +198,17 @@ func (h *handler) replayed(m *protocol.Message) json.RawMessage {
 	return h.receiver.DeclareTools(m.Result)
 }
 
+// scope tells a request's sender from others who use the same request ids: by the session and
+// whose it is. A request without a session has none, and its wait ends with its connection.
+func (h *handler) scope(req *http.Request) string {
+	id := req.Header.Get(sessionHeader)
+	if id == "" {
+		return ""
+	}
+	principal, _ := h.opts.Principal(req)
+	return id + "\x00" + string(principal)
+}
+
 func (h *handler) requestor(req *http.Request, s *session) *receiver.Requestor {
 	principal, identified := h.opts.Principal(req)
 	from := &receiver.Requestor{
@@ -204,6 +218,7 @@ func (h *handler) requestor(req *http.Request, s *session) *receiver.Requestor {
 			Header:    req.Header,
 		},
 		Identified: identified,
+		Session:    req.Header.Get(sessionHeader),
 	}
 	if s != nil {
 		from.Initialize = s.initialize
@@ -240,7 +255,7 @@ func (h *handler) result(w http.ResponseWriter, req *http.Request, from *receive
 		writeJSON(w, http.StatusOK, a.Append(nil, m.ID))
 		return
 	}
-	ctx, done := h.waits.begin(req.Context(), req.Header.Get(sessionHeader), m.ID)
+	ctx, done := h.waits.begin(req.Context(), h.scope(req), m.ID)
 	defer done()
 	answered := make(chan receiver.Answer, 1)
 	go func() {

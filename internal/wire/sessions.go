@@ -13,6 +13,8 @@ import (
 const (
 	// maxSessions bounds what is remembered of sessions; a forgotten one is verified again.
 	maxSessions = 10_000
+	// maxInitialize bounds what is kept of a session's initialize request, in bytes.
+	maxInitialize = 64 << 10
 	// verifyEvery is how often a session that only sends task messages is shown to the inner
 	// handler, which never sees them, so that it does not count the session as idle.
 	verifyEvery = 30 * time.Second
@@ -20,7 +22,8 @@ const (
 
 // session is what the tap knows of a session of the inner handler.
 type session struct {
-	initialize json.RawMessage // params; nil if the session began before this process
+	initialize json.RawMessage // params, if they are known and not too long to keep
+	negotiated bool            // this process saw the session begin
 	tasks      bool            // tasks were declared to it
 	verified   time.Time
 }

@@ -345,3 +345,51 @@ func TestDroppedResult(t *testing.T) {
 	}
 	web.CloseClientConnections()
 }
+
+// notifications/cancelled ends the call it names in its own session and nobody else's, and
+// the task goes on (CAN-4).
+func TestCancelledWait(t *testing.T) {
+	r, work := newReceiver(t)
+	web := httptest.NewServer(wire.Handler(newSDK(t, nil), r, nil))
+	defer web.Close()
+	send := func(session, body string) *http.Response {
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, web.URL, strings.NewReader(body))
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Accept", "application/json, text/event-stream")
+		if session != "" {
+			req.Header.Set("Mcp-Session-Id", session)
+		}
+		resp, err := web.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp
+	}
+	begin := func() string {
+		resp := send("", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+		_ = resp.Body.Close()
+		return resp.Header.Get("Mcp-Session-Id")
+	}
+	a, b := begin(), begin()
+	resp := send(a, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","task":{}}}`)
+	created, _ := io.ReadAll(resp.Body)
+	_ = resp.Body.Close()
+	id, _ := protocol.Unquote(protocol.Get(protocol.Get(protocol.Get(created, "result"), "task"), "taskId"))
+	result := `{"jsonrpc":"2.0","id":2,"method":"tasks/result","params":{"taskId":"` + id + `"}}`
+	ofA, ofB, ofNone := send(a, result), send(b, result), send("", result) // their headers are here: they wait
+	for _, resp := range []*http.Response{send(a, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`), send("", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)} {
+		_ = resp.Body.Close()
+	}
+	if body, _ := io.ReadAll(ofA.Body); len(body) != 0 {
+		t.Errorf("the cancelled call was answered %s", body)
+	}
+	close(work.release)
+	for _, resp := range []*http.Response{ofB, ofNone} {
+		if body, _ := io.ReadAll(resp.Body); !bytes.Contains(body, []byte(`"content":[]`)) {
+			t.Errorf("another's call was answered %q", body)
+		}
+		_ = resp.Body.Close()
+	}
+	_ = ofA.Body.Close()
+	web.CloseClientConnections()
+}

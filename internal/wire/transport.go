@@ -52,6 +52,9 @@ func (t *transport) Connect(ctx context.Context) (mcp.Connection, error) {
 	return c, nil
 }
 
+// ownScope is that of all calls on a connection with waits of its own.
+const ownScope = "connection"
+
 // conn is one session. It lacks the SDK's unexported sessionUpdated, whose only use on a
 // stdio connection is to refuse batches.
 type conn struct {
@@ -88,7 +91,7 @@ func (c *conn) Read(ctx context.Context) (jsonrpc.Message, error) {
 func (c *conn) take(req *jsonrpc.Request) bool {
 	switch {
 	case !req.IsCall():
-		return req.Method == protocol.MethodCancelled && c.waits.cancel("", protocol.Get(req.Params, "requestId"))
+		return req.Method == protocol.MethodCancelled && c.waits.cancel(ownScope, protocol.Get(req.Params, "requestId"))
 	case req.Method == protocol.MethodInitialize:
 		params := req.Params
 		c.onResult(req.ID, func(result json.RawMessage) json.RawMessage {
@@ -114,7 +117,7 @@ func (c *conn) take(req *jsonrpc.Request) bool {
 	if !c.receiver.Takes(m) {
 		return false
 	}
-	ctx, end := c.waits.begin(c.ctx, "", m.ID)
+	ctx, end := c.waits.begin(c.ctx, ownScope, m.ID)
 	c.answers.Go(func() {
 		defer end()
 		a, err := c.receiver.Handle(ctx, &from, m)

@@ -13,14 +13,17 @@ type waits struct {
 	open map[wait]context.CancelFunc
 }
 
-type wait struct{ session, id string }
+type wait struct{ scope, id string }
 
 func newWaits() *waits { return &waits{open: map[wait]context.CancelFunc{}} }
 
-// begin enters a call. The context ends when it is cancelled; end must be called.
-func (ws *waits) begin(ctx context.Context, session string, id json.RawMessage) (_ context.Context, end func()) {
+// begin enters a call, unless its scope is "": request ids mean nothing between strangers. The context ends when it is cancelled; end must be called.
+func (ws *waits) begin(ctx context.Context, scope string, id json.RawMessage) (_ context.Context, end func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	key := wait{session, string(id)}
+	if scope == "" {
+		return ctx, cancel
+	}
+	key := wait{scope, string(id)}
 	ws.mu.Lock()
 	ws.open[key] = cancel
 	ws.mu.Unlock()
@@ -33,10 +36,10 @@ func (ws *waits) begin(ctx context.Context, session string, id json.RawMessage) 
 }
 
 // cancel ends a call, and reports whether there was one.
-func (ws *waits) cancel(session string, id json.RawMessage) bool {
+func (ws *waits) cancel(scope string, id json.RawMessage) bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	cancel, ok := ws.open[wait{session, string(id)}]
+	cancel, ok := ws.open[wait{scope, string(id)}]
 	if ok {
 		cancel()
 	}
