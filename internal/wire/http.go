@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
@@ -56,6 +57,7 @@ type handler struct {
 	opts     HTTPOptions
 	sessions *sessions
 	waits    *waits
+	pings    atomic.Int64 // sent so far
 }
 
 // Handler returns a handler that answers task messages itself and leaves the rest to inner,

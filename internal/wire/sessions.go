@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -47,9 +48,8 @@ func (s *sessions) learn(id string, learned *session) {
 			break
 		}
 	}
-	c := *learned
-	c.verified = time.Now()
-	s.byID[id] = &c
+	learned.verified = time.Now()
+	s.byID[id] = learned
 }
 
 func (s *sessions) get(id string) *session {
@@ -64,23 +64,39 @@ func (s *sessions) forget(id string) {
 	delete(s.byID, id)
 }
 
+// due reports whether a session should be shown to the inner handler now. Of many requests
+// at that moment one does it.
+func (s *sessions) due(known *session) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(known.verified) < verifyEvery {
+		return false
+	}
+	known.verified = time.Now()
+	return true
+}
+
 // verify makes sure that the request's session exists for the inner handler. If not, it
 // has answered the request as the inner handler does, and ok is false. A request without
-// a session id needs none: a task belongs to a principal.
+// a session id needs none: a task belongs to a principal. For the same reason a session
+// passes that the inner handler cannot tell of, because the server behind it is down.
 func (h *handler) verify(w http.ResponseWriter, req *http.Request) (known *session, ok bool) {
 	id := req.Header.Get(sessionHeader)
 	if id == "" {
 		return nil, true
 	}
 	known = h.sessions.get(id)
-	if known != nil && time.Since(known.verified) < verifyEvery {
+	if known != nil && !h.sessions.due(known) {
 		return known, true
 	}
 	ping := req.Clone(req.Context())
 	ping.Header.Del("Accept-Encoding")
 	answer := &recorder{header: http.Header{}}
-	h.inner.ServeHTTP(answer, withBody(ping, []byte(`{"jsonrpc":"2.0","id":"coatcheck-ping","method":"ping"}`)))
-	if answer.status >= 300 {
+	h.inner.ServeHTTP(answer, withBody(ping, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"coatcheck-ping-%d","method":"ping"}`, h.pings.Add(1))))
+	switch {
+	case answer.status >= http.StatusInternalServerError:
+		return known, true
+	case answer.status >= http.StatusMultipleChoices:
 		h.sessions.forget(id)
 		maps.Copy(w.Header(), answer.header)
 		w.WriteHeader(answer.status)
@@ -89,8 +105,8 @@ func (h *handler) verify(w http.ResponseWriter, req *http.Request) (known *sessi
 	}
 	if known == nil {
 		known = &session{}
+		h.sessions.learn(id, known)
 	}
-	h.sessions.learn(id, known)
 	return known, true
 }
 

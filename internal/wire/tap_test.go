@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -282,6 +284,57 @@ func TestSessions(t *testing.T) {
 	}
 }
 
+// A session that sends nothing but task messages is shown to the inner handler every 30
+// seconds, by one of the requests of that moment. While the server behind it is down tasks
+// stay within reach.
+func TestSessionStaysInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := newReceiver(t)
+		var pings, inFlight atomic.Int32
+		status := http.StatusOK
+		inner := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			body, _ := io.ReadAll(req.Body)
+			if bytes.Contains(body, []byte("initialize")) {
+				w.Header().Set("Mcp-Session-Id", "s")
+				w.Header().Set("Content-Type", "application/json")
+				_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}`)
+				return
+			}
+			pings.Add(1)
+			if inFlight.Add(1) > 1 {
+				t.Error("two pings at a time")
+			}
+			time.Sleep(time.Second) //nolint:forbidigo // the bubble has its own clock
+			inFlight.Add(-1)
+			w.WriteHeader(status)
+		})
+		tap := wire.Handler(inner, r, nil)
+		post(tap, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}`)
+		for _, want := range []int{http.StatusOK, http.StatusBadGateway, http.StatusNotFound} {
+			status = want
+			before := pings.Load()
+			time.Sleep(31 * time.Second) //nolint:forbidigo // the bubble has its own clock
+			var ok atomic.Int32
+			var wg sync.WaitGroup
+			for range 50 {
+				wg.Go(func() {
+					if w := post(tap, `{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"taskId":"x"}}`, "Mcp-Session-Id", "s"); w.Code == http.StatusOK {
+						ok.Add(1)
+					}
+				})
+			}
+			wg.Wait()
+			answered := int32(50)
+			if want == http.StatusNotFound {
+				answered = 49 // the one that asked is told that the session is gone
+			}
+			if pings.Load() != before+1 || ok.Load() != answered {
+				t.Errorf("ping answered %d: %d pings, %d of 50 requests answered", want, pings.Load()-before, ok.Load())
+			}
+		}
+	})
+}
+
 // A tasks/result that waits is a stream with a comment every 15 seconds.
 func TestKeepAlive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -377,7 +430,8 @@ func TestCancelledWait(t *testing.T) {
 	id, _ := protocol.Unquote(protocol.Get(protocol.Get(protocol.Get(created, "result"), "task"), "taskId"))
 	result := `{"jsonrpc":"2.0","id":2,"method":"tasks/result","params":{"taskId":"` + id + `"}}`
 	ofA, ofB, ofNone := send(a, result), send(b, result), send("", result) // their headers are here: they wait
-	for _, resp := range []*http.Response{send(a, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`), send("", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)} {
+	for _, session := range []string{a, ""} {
+		resp := send(session, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
 		_ = resp.Body.Close()
 	}
 	if body, _ := io.ReadAll(ofA.Body); len(body) != 0 {
