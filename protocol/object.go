@@ -30,7 +30,8 @@ type Member struct {
 // Valid reports whether data is one JSON value nested at most MaxDepth deep.
 // The error is ErrSyntax or ErrTooDeep.
 func Valid(data []byte) error {
-	if depth(data) > MaxDepth {
+	// Few brackets cannot nest deeply, and counting them is quick.
+	if bytes.Count(data, []byte("{"))+bytes.Count(data, []byte("[")) > MaxDepth && depth(data) > MaxDepth {
 		return ErrTooDeep
 	}
 	if !json.Valid(data) {

@@ -79,22 +79,34 @@ func Handler(inner http.Handler, r *receiver.Receiver, opts *HTTPOptions) http.H
 func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	switch {
 	case req.Method == http.MethodDelete:
-		h.sessions.forget(req.Header.Get(sessionHeader))
+		h.sessions.forget(header(req, sessionHeader))
 		h.inner.ServeHTTP(w, req)
 	case req.Method == http.MethodGet && req.Header.Get("Last-Event-ID") != "":
 		// What is replayed may be an answer that was to be rewritten.
 		rw := newRewriter(w, func(m *protocol.Message) json.RawMessage { return h.replayed(m) })
 		h.inner.ServeHTTP(rw, req)
 		rw.finish()
-	case req.Method == http.MethodPost && isJSON(req) && (req.Header.Get(versionHeader) == "" || req.Header.Get(versionHeader) == protocol.Version20251125):
+	case req.Method == http.MethodPost && isJSON(req) && hasTasks(header(req, versionHeader)):
 		h.post(w, req)
 	default:
 		h.inner.ServeHTTP(w, req)
 	}
 }
 
+// hasTasks reports whether a protocol version is the one with tasks in its core. A client
+// that does not say is given the benefit of the doubt.
+func hasTasks(version string) bool { return version == "" || version == protocol.Version20251125 }
+
+// header returns a request header whose name is in canonical form.
+func header(req *http.Request, name string) string {
+	if values := req.Header[name]; len(values) > 0 {
+		return values[0]
+	}
+	return ""
+}
+
 func isJSON(req *http.Request) bool {
-	contentType := req.Header.Get("Content-Type")
+	contentType := header(req, "Content-Type")
 	if contentType == "application/json" {
 		return true
 	}
@@ -118,7 +130,7 @@ func (h *handler) post(w http.ResponseWriter, req *http.Request) {
 		writeError(w, http.StatusBadRequest, nil, protocol.CodeParseError, err.Error())
 		return
 	}
-	known := h.sessions.get(req.Header.Get(sessionHeader))
+	known := h.sessions.get(header(req, sessionHeader))
 	switch {
 	case err != nil || m.IsResponse(): // malformed, or an answer to the server: not ours
 		h.pass(w, req, body)
@@ -203,7 +215,7 @@ func (h *handler) replayed(m *protocol.Message) json.RawMessage {
 // scope tells a request's sender from others who use the same request ids: by the session and
 // whose it is. A request without a session has none, and its wait ends with its connection.
 func (h *handler) scope(req *http.Request) string {
-	id := req.Header.Get(sessionHeader)
+	id := header(req, sessionHeader)
 	if id == "" {
 		return ""
 	}
@@ -220,7 +232,7 @@ func (h *handler) requestor(req *http.Request, s *session) *receiver.Requestor {
 			Header:    req.Header,
 		},
 		Identified: identified,
-		Session:    req.Header.Get(sessionHeader),
+		Session:    header(req, sessionHeader),
 	}
 	if s != nil {
 		from.Initialize = s.initialize

@@ -81,7 +81,7 @@ func (s *sessions) due(known *session) bool {
 // a session id needs none: a task belongs to a principal. For the same reason a session
 // passes that the inner handler cannot tell of, because the server behind it is down.
 func (h *handler) verify(w http.ResponseWriter, req *http.Request) (known *session, ok bool) {
-	id := req.Header.Get(sessionHeader)
+	id := header(req, sessionHeader)
 	if id == "" {
 		return nil, true
 	}

@@ -429,7 +429,7 @@ func TestCancelledWait(t *testing.T) {
 	_ = resp.Body.Close()
 	id, _ := protocol.Unquote(protocol.Get(protocol.Get(protocol.Get(created, "result"), "task"), "taskId"))
 	result := `{"jsonrpc":"2.0","id":2,"method":"tasks/result","params":{"taskId":"` + id + `"}}`
-	ofA, ofB, ofNone := send(a, result), send(b, result), send("", result) // their headers are here: they wait
+	ofA, ofB, ofNone := send(a, result), send(b, result), send("", result) //nolint:bodyclose // closed below; their headers are here: they wait
 	for _, session := range []string{a, ""} {
 		resp := send(session, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
 		_ = resp.Body.Close()
