@@ -58,7 +58,15 @@ func newReceiver(t *testing.T) (*receiver.Receiver, runner) {
 }
 
 func post(h http.Handler, body string, header ...string) *httptest.ResponseRecorder {
-	req := httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(body))
+	return send(h, http.MethodPost, body, header...)
+}
+
+func get(h http.Handler, header ...string) *httptest.ResponseRecorder {
+	return send(h, http.MethodGet, "", header...)
+}
+
+func send(h http.Handler, method, body string, header ...string) *httptest.ResponseRecorder {
+	req := httptest.NewRequest(method, "/mcp", strings.NewReader(body))
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json, text/event-stream")
 	for i := 0; i < len(header); i += 2 {
