@@ -127,6 +127,8 @@ func Open(ctx context.Context, server *mcp.Server, opts *Options) (*Runtime, err
 }
 
 // Handler returns a handler that adds tasks to inner, the server's Streamable HTTP handler.
+// Task messages do not reach inner: authorization (auth.RequireBearerToken, say) goes around
+// the handler that is returned, not inside it.
 func (rt *Runtime) Handler(inner http.Handler) http.Handler {
 	return wire.Handler(inner, rt.node.Receiver, &wire.HTTPOptions{
 		Principal: rt.opts.Principal,

@@ -44,12 +44,17 @@ func (e *Engine) Create(ctx context.Context, c Creation) (*task.Task, error) {
 	}
 	// The work keeps the values of the request that asked for it, not its end.
 	l := newLive(context.WithoutCancel(ctx), t)
+	l.mu.Lock() // until it is stored nobody may take it for lost
 	if !e.admit(l) {
+		l.mu.Unlock()
 		return nil, ErrShutdown
 	}
 	existing, err := e.store.Create(context.WithoutCancel(ctx), t)
 	if err != nil || existing != nil {
-		e.withdraw(l)
+		e.endLocked(l, nil, nil)
+	}
+	l.mu.Unlock()
+	if err != nil || existing != nil {
 		e.runs.Done()
 		if err != nil {
 			return nil, fmt.Errorf("storing a task: %w", err)
@@ -87,6 +92,10 @@ func (e *Engine) withdraw(l *live) {
 func (e *Engine) repeated(ctx context.Context, c Creation, existing *task.Task) (*task.Task, error) {
 	now := e.now()
 	if existing.Expired(now) {
+		if l := e.liveTask(existing.Ref); l != nil {
+			e.expireLive(l, now)
+		}
+		e.settled.drop(existing.Ref)
 		if err := e.store.Expire(ctx, now, []task.Ref{existing.Ref}, now.Add(e.opts.Remember)); err != nil {
 			return nil, err
 		}

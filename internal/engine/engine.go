@@ -130,6 +130,7 @@ func New(ctx context.Context, opts Options) (*Engine, error) {
 	}
 	e.ctx, e.stop = context.WithCancel(context.WithoutCancel(ctx))
 	e.loops.Go(e.holdLease)
+	e.loops.Go(e.takeOver)
 	e.loops.Go(e.janitor)
 	e.loops.Go(e.followOthers)
 	return e, nil

@@ -337,6 +337,33 @@ func TestWaiterOfAdoptedTask(t *testing.T) {
 	})
 }
 
+// siblings is a store in which another process commits all the time.
+type siblings struct {
+	*memory.Store
+	changed chan struct{}
+}
+
+func (s siblings) Changed() <-chan struct{} { return s.changed }
+
+func (s siblings) Create(ctx context.Context, t *task.Task) (*task.Task, error) {
+	s.changed <- struct{}{} // it looks for tasks that were lost before this one is stored
+	s.changed <- struct{}{}
+	return s.Store.Create(ctx, t)
+}
+
+// A task is not taken for lost because another process commits while it is being stored.
+func TestCommitsElsewhereDuringCreate(t *testing.T) {
+	s := siblings{memory.New(), make(chan struct{}, 2)}
+	e := start(t, engine.Options{Store: s, Runner: lasting(time.Millisecond)})
+	for range 50 {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		if got, err := e.Await(ctx, create(t, e, 0)); err != nil || got.Status != task.Completed {
+			t.Fatalf("got %+v, %v", got, err)
+		}
+		cancel()
+	}
+}
+
 // failing is a store whose updates fail for a while.
 type failing struct {
 	store.Store

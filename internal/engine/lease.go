@@ -14,8 +14,26 @@ func (e *Engine) renew(ctx context.Context) error {
 	return e.store.Renew(ctx, e.owner, e.now().Add(e.opts.Lease))
 }
 
-// holdLease keeps this process alive in the eyes of others, and looks for those that are not.
+// holdLease keeps this process alive in the eyes of others.
 func (e *Engine) holdLease() {
+	e.everyThirdOfALease(func() {
+		if err := e.renew(e.ctx); err != nil && e.ctx.Err() == nil {
+			e.opts.Logger.Error("renewing the lease failed", "error", err)
+		}
+	})
+}
+
+// takeOver looks for processes that are dead. It has a loop of its own: what there is to do
+// for many orphans must not hold up the lease.
+func (e *Engine) takeOver() {
+	e.everyThirdOfALease(func() {
+		if err := e.recover(e.ctx); err != nil && e.ctx.Err() == nil {
+			e.opts.Logger.Error("looking for tasks left behind failed", "error", err)
+		}
+	})
+}
+
+func (e *Engine) everyThirdOfALease(do func()) {
 	tick := time.NewTicker(e.opts.Lease / 3)
 	defer tick.Stop()
 	for {
@@ -23,13 +41,7 @@ func (e *Engine) holdLease() {
 		case <-e.ctx.Done():
 			return
 		case <-tick.C:
-		}
-		if err := e.renew(e.ctx); err != nil && e.ctx.Err() == nil {
-			e.opts.Logger.Error("renewing the lease failed", "error", err)
-			continue
-		}
-		if err := e.recover(e.ctx); err != nil && e.ctx.Err() == nil {
-			e.opts.Logger.Error("looking for tasks left behind failed", "error", err)
+			do()
 		}
 	}
 }
@@ -42,7 +54,13 @@ func (e *Engine) recover(ctx context.Context) error {
 		if err != nil || len(orphans) == 0 {
 			return err
 		}
+		others := false
 		for _, t := range orphans {
+			// Its own run here still, though a renewal came late; expired ones are the janitor's.
+			if t.Owner == e.owner || t.Expired(e.now()) {
+				continue
+			}
+			others = true
 			err := e.adopt(ctx, t)
 			if errors.Is(err, ErrShutdown) {
 				return nil
@@ -50,6 +68,9 @@ func (e *Engine) recover(ctx context.Context) error {
 			if err != nil && !gone(err) {
 				return err
 			}
+		}
+		if !others {
+			return nil
 		}
 	}
 }
@@ -78,11 +99,13 @@ func (e *Engine) adopt(ctx context.Context, t *task.Task) error {
 		return err
 	}
 	l := newLive(context.WithoutCancel(ctx), next)
+	l.mu.Lock() // until it is stored as ours nobody may take it for lost
+	defer l.mu.Unlock()
 	if !e.admit(l) {
 		return ErrShutdown
 	}
 	if err := e.store.Update(ctx, next); err != nil {
-		e.end(l, nil, nil)
+		e.endLocked(l, nil, nil)
 		e.runs.Done()
 		return err
 	}

@@ -109,6 +109,10 @@ func (e *Engine) failure(ref task.Ref, err error) task.Outcome {
 // give up on a store that fails for a while: the work is done and must not be lost.
 func (e *Engine) finish(l *live, outcome task.Outcome) {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 10*time.Second) {
+		if now := e.now(); l.state.Load().Expired(now) { // it was called expired already
+			e.expireLive(l, now)
+			return
+		}
 		err := e.change(context.Background(), l, func(t *task.Task) (*task.Task, error) {
 			now := e.now()
 			next, err := t.Finish(outcome, statusMessage(outcome), now)

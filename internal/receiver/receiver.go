@@ -5,6 +5,7 @@ package receiver
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 
 	"github.com/coatcheck/coatcheck/internal/engine"
@@ -152,7 +153,7 @@ func (r *Receiver) cancel(ctx context.Context, from *Requestor, params json.RawM
 	case err == nil:
 		wire := wireTask(t)
 		return Answer{Result: wire.AppendJSON(nil)}
-	case t != nil:
+	case errors.Is(err, task.ErrTerminal):
 		return refuse(protocol.CodeInvalidParams, "Cannot cancel task: already in terminal status '%s'", t.Status) // CAN-1
 	}
 	return r.failed("cancel task", err)

@@ -16,6 +16,8 @@ func outcomeOf(method string, result json.RawMessage, err error) (task.Outcome, 
 		return task.Outcome{Error: wire.JSON()}, nil
 	case err != nil:
 		return task.Outcome{}, err
+	case len(result) == 0:
+		return task.Outcome{}, protocol.Errorf(protocol.CodeInternalError, "The server's answer has neither a result nor an error")
 	}
 	isError := method == protocol.MethodToolsCall && string(protocol.Get(result, "isError")) == "true"
 	return task.Outcome{Result: result, IsError: isError}, nil

@@ -77,6 +77,10 @@ func Handler(inner http.Handler, r *receiver.Receiver, opts *HTTPOptions) http.H
 }
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if rebound(req) {
+		http.Error(w, "Forbidden: invalid Host header", http.StatusForbidden)
+		return
+	}
 	switch {
 	case req.Method == http.MethodDelete:
 		h.sessions.forget(header(req, sessionHeader))
@@ -242,10 +246,6 @@ func (h *handler) requestor(req *http.Request, s *session) *receiver.Requestor {
 
 // answer serves a task message.
 func (h *handler) answer(w http.ResponseWriter, req *http.Request, m *protocol.Message) {
-	if rebound(req) {
-		http.Error(w, "Forbidden: invalid Host header", http.StatusForbidden)
-		return
-	}
 	s, ok := h.verify(w, req)
 	if !ok {
 		return

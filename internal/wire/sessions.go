@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -19,6 +20,8 @@ const (
 	// verifyEvery is how often a session that only sends task messages is shown to the inner
 	// handler, which never sees them, so that it does not count the session as idle.
 	verifyEvery = 30 * time.Second
+	// verifyPatience is how long the inner handler may take to answer.
+	verifyPatience = 2 * time.Second
 )
 
 // session is what the tap knows of a session of the inner handler.
@@ -89,13 +92,15 @@ func (h *handler) verify(w http.ResponseWriter, req *http.Request) (known *sessi
 	if known != nil && !h.sessions.due(known) {
 		return known, true
 	}
-	ping := req.Clone(req.Context())
+	ctx, cancel := context.WithTimeout(req.Context(), verifyPatience)
+	defer cancel()
+	ping := req.Clone(ctx)
 	ping.Header.Del("Accept-Encoding")
 	answer := &recorder{header: http.Header{}}
 	h.inner.ServeHTTP(answer, withBody(ping, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"coatcheck-ping-%d","method":"ping"}`, h.pings.Add(1))))
 	switch {
-	case answer.status >= http.StatusInternalServerError:
-		return known, true
+	case answer.status >= http.StatusInternalServerError, answer.status == 0: // down, or too busy to say
+		return known, req.Context().Err() == nil
 	case answer.status >= http.StatusMultipleChoices:
 		h.sessions.forget(id)
 		maps.Copy(w.Header(), answer.header)

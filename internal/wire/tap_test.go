@@ -232,6 +232,24 @@ func TestDNSRebinding(t *testing.T) {
 	r, _ := newReceiver(t)
 	web := httptest.NewServer(wire.Handler(newSDK(t, nil), r, nil))
 	defer web.Close()
+	naive := httptest.NewServer(wire.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		t.Error("a request under a foreign name reached the inner handler")
+	}), r, nil))
+	defer naive.Close()
+	for _, body := range []string{`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`, `{"jsonrpc":"2.0","id":1,"method":"ping"}`, ``} {
+		req, _ := http.NewRequest(http.MethodPost, naive.URL, strings.NewReader(body))
+		req.Host = "evil.example"
+		req.Header.Set("Content-Type", "application/json")
+		resp, err := naive.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusForbidden {
+			t.Errorf("%s under a foreign name: %d", body, resp.StatusCode)
+		}
+	}
+	naive.CloseClientConnections()
 	for host, want := range map[string]int{"evil.example": 403, "localhost:80": 200, "": 200} {
 		req, _ := http.NewRequest(http.MethodPost, web.URL, strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"taskId":"x"}}`))
 		req.Host = host
