@@ -40,7 +40,7 @@ type sessions struct {
 func newSessions() *sessions { return &sessions{byID: map[string]*session{}} }
 
 func (s *sessions) learn(id string, learned *session) {
-	if id == "" {
+	if id == "" || len(id) > 256 {
 		return
 	}
 	s.mu.Lock()
