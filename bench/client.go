@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"strconv"
-	"strings"
 )
 
 // client is one HTTP/1.1 connection that does no more than it must, so that the servers'
@@ -17,10 +16,11 @@ type client struct {
 	conn    net.Conn
 	in      *bufio.Reader
 	head    string // of each request, up to its length
+	call    string // the beginning of each call: one at a time, so its id never changes
 	out     []byte
+	status  []byte
 	body    []byte
 	session string
-	id      string // of its requests: one at a time
 }
 
 func dial(address string, id int) (*client, error) {
@@ -30,9 +30,9 @@ func dial(address string, id int) (*client, error) {
 	}
 	return &client{
 		conn: conn,
-		id:   strconv.Itoa(id),
 		in:   bufio.NewReaderSize(conn, 16<<10),
 		head: "POST /mcp HTTP/1.1\r\nHost: " + address + "\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n",
+		call: `{"jsonrpc":"2.0","id":` + strconv.Itoa(id) + `,"method":"`,
 	}, nil
 }
 
@@ -43,13 +43,20 @@ func (c *client) use(session string) {
 	}
 }
 
-// post sends a message and returns the body of the answer, good until the next one.
-func (c *client) post(message string) ([]byte, error) {
+// post sends a message, given in parts, and returns the body of the answer, good until the
+// next one.
+func (c *client) post(message ...string) ([]byte, error) {
+	length := 0
+	for _, part := range message {
+		length += len(part)
+	}
 	c.out = append(c.out[:0], c.head...)
 	c.out = append(c.out, "Content-Length: "...)
-	c.out = strconv.AppendInt(c.out, int64(len(message)), 10)
+	c.out = strconv.AppendInt(c.out, int64(length), 10)
 	c.out = append(c.out, "\r\n\r\n"...)
-	c.out = append(c.out, message...)
+	for _, part := range message {
+		c.out = append(c.out, part...)
+	}
 	if _, err := c.conn.Write(c.out); err != nil {
 		return nil, err
 	}
@@ -57,8 +64,7 @@ func (c *client) post(message string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	ok := bytes.Contains(status, []byte(" 200 ")) || bytes.Contains(status, []byte(" 202 "))
-	said := string(status)
+	c.status = append(c.status[:0], status...)
 	length, chunked := 0, false
 	for {
 		line, err := c.line()
@@ -69,14 +75,14 @@ func (c *client) post(message string) ([]byte, error) {
 			break
 		}
 		name, value, _ := bytes.Cut(line, []byte(": "))
-		switch strings.ToLower(string(name)) {
-		case "content-length":
+		switch {
+		case bytes.EqualFold(name, contentLength):
 			if length, err = strconv.Atoi(string(value)); err != nil {
 				return nil, err
 			}
-		case "transfer-encoding":
+		case bytes.EqualFold(name, transferEncoding):
 			chunked = true
-		case "mcp-session-id":
+		case bytes.EqualFold(name, sessionID):
 			c.session = string(value)
 		}
 	}
@@ -86,11 +92,17 @@ func (c *client) post(message string) ([]byte, error) {
 	} else {
 		err = c.chunks()
 	}
-	if err == nil && !ok {
-		err = fmt.Errorf("%s: %s", said, c.body)
+	if err == nil && !bytes.HasPrefix(c.status, []byte("HTTP/1.1 2")) {
+		err = fmt.Errorf("%s: %s", c.status, c.body)
 	}
 	return c.body, err
 }
+
+var (
+	contentLength    = []byte("Content-Length")
+	transferEncoding = []byte("Transfer-Encoding")
+	sessionID        = []byte("Mcp-Session-Id")
+)
 
 func (c *client) line() ([]byte, error) {
 	line, err := c.in.ReadSlice('\n')
@@ -136,12 +148,15 @@ const (
 	taskParams  = `{"name":"noop","arguments":{},"task":{"ttl":600000}}`
 )
 
-// request sends a call whose id no other connection of the session uses.
+// request sends a call.
 func (c *client) request(method, params string) ([]byte, error) {
-	return c.post(`{"jsonrpc":"2.0","id":` + c.id + `,"method":"` + method + `","params":` + params + `}`)
+	return c.post(c.call, method, `","params":`, params, `}`)
 }
 
-func ref(id string) string { return `{"taskId":"` + id + `"}` }
+// about sends a call about a task.
+func (c *client) about(method, id string) ([]byte, error) {
+	return c.post(c.call, method, `","params":{"taskId":"`, id, `"}}`)
+}
 
 // create makes a task and returns its id.
 func (c *client) create() (string, error) {
@@ -163,7 +178,7 @@ func (c *client) completed() error {
 	if err != nil {
 		return err
 	}
-	answer, err := c.request("tasks/result", ref(id))
+	answer, err := c.about("tasks/result", id)
 	if err == nil && !bytes.Contains(answer, []byte(`"done"`)) {
 		err = fmt.Errorf("no result in %s", answer)
 	}
@@ -171,14 +186,14 @@ func (c *client) completed() error {
 }
 
 func (c *client) get(id string) error {
-	answer, err := c.request("tasks/get", ref(id))
+	answer, err := c.about("tasks/get", id)
 	if err == nil && !bytes.Contains(answer, []byte(`"completed"`)) {
 		err = fmt.Errorf("no finished task in %s", answer)
 	}
 	return err
 }
 
-func (c *client) call() error {
+func (c *client) plain() error {
 	answer, err := c.request("tools/call", plainParams)
 	if err == nil && !bytes.Contains(answer, []byte(`"done"`)) {
 		err = fmt.Errorf("no result in %s", answer)

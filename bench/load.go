@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"slices"
@@ -14,6 +15,7 @@ import (
 type target struct {
 	name    string
 	process *process
+	session string                // of its requests, if the server assigns none
 	setup   func(c *client) error // in the target's session, before the load
 	op      func(c *client, worker, i int) error
 	clients []*client
@@ -33,7 +35,8 @@ func (t *target) connect(n int) error {
 	if _, err := first.post(initialize); err != nil {
 		return fmt.Errorf("%s: initialize: %w", t.name, err)
 	}
-	first.use(first.session)
+	session := cmp.Or(first.session, t.session)
+	first.use(session)
 	if _, err := first.post(initialized); err != nil {
 		return fmt.Errorf("%s: initialized: %w", t.name, err)
 	}
@@ -43,7 +46,7 @@ func (t *target) connect(n int) error {
 		if err != nil {
 			return err
 		}
-		c.use(first.session)
+		c.use(session)
 		t.clients = append(t.clients, c)
 	}
 	if t.setup != nil {

@@ -18,11 +18,11 @@ func main() {
 		log.Fatal(serve(os.Args[2]))
 	}
 	short := flag.Bool("short", false, "short rounds, for a look whether it works")
-	round := flag.Duration("round", 2*time.Second, "how long a round lasts")
-	rounds := flag.Int("rounds", 7, "rounds for each target")
+	round := flag.Duration("round", time.Second, "how long a round lasts")
+	rounds := flag.Int("rounds", 11, "rounds for each target")
 	only := flag.String("only", "", "one of get, create, sdk, stored, figures")
 	flag.Parse()
-	s := settings{round: *round, rounds: *rounds, connections: 32, stored: 100_000, heap: 50_000, wakes: 4_000}
+	s := settings{round: *round, rounds: *rounds, connections: 32, stored: 100_000, heap: 50_000, wakes: 1_000}
 	if *short {
 		s = settings{round: 100 * time.Millisecond, rounds: 2, connections: 32, stored: 1_000, heap: 1_000, wakes: 64}
 	}
@@ -38,7 +38,7 @@ type settings struct {
 	connections int
 	stored      int // tasks, of the store that is not empty
 	heap        int // tasks, to weigh
-	wakes       int // waits, to time
+	wakes       int // waits, to time, one at a time; four times as many with several
 	only        string
 }
 

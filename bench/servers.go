@@ -17,8 +17,14 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
+// The bare server is sent the same requests, of the same size, as the one that knows tasks.
+const (
+	bareID      = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+	bareSession = "ZYXWVUTSRQPONMLKJIHGFEDCBA"
+)
+
 // bareAnswer has the size of an answer to tasks/get.
-const bareAnswer = `{"jsonrpc":"2.0","id":1,"result":{"taskId":"ABCDEFGHIJKLMNOPQRSTUVWXYZ","status":"completed","statusMessage":"The operation completed.","createdAt":"2026-01-01T00:00:00.000Z","lastUpdatedAt":"2026-01-01T00:00:00.001Z","ttl":3600000,"pollInterval":1000}}`
+const bareAnswer = `{"jsonrpc":"2.0","id":1,"result":{"taskId":"` + bareID + `","status":"completed","statusMessage":"The operation completed.","createdAt":"2026-01-01T00:00:00.000Z","lastUpdatedAt":"2026-01-01T00:00:00.001Z","ttl":600000,"pollInterval":1000}}`
 
 // serve runs one of the servers Coatcheck is compared with, and prints its address.
 func serve(name string) error {
