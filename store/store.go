@@ -34,20 +34,23 @@ type Position struct {
 //
 // Tasks returned are the caller's to keep and never change afterwards.
 type Store interface {
-	// Create stores a new task. If t.Key is set and the principal already has a task with
+	// Create stores a new task, which has no Inputs. If t.Key is set and the principal already has a task with
 	// that key, it stores nothing and returns that one with its Request; otherwise it
 	// returns nil.
 	Create(ctx context.Context, t *task.Task) (existing *task.Task, err error)
 
-	// Get returns a task without its Request and without its Outcome's bytes.
+	// Get returns a task without its Request, its Inputs and its Outcome's bytes.
 	// Errors: ErrNotFound, ErrExpired.
 	Get(ctx context.Context, ref task.Ref) (*task.Task, error)
 
-	// Load returns a whole task. Errors: ErrNotFound, ErrExpired.
+	// Load returns a whole task, with all its Inputs in the order they were made.
+	// Errors: ErrNotFound, ErrExpired.
 	Load(ctx context.Context, ref task.Ref) (*task.Task, error)
 
 	// Update stores t, all but its Request, Key and CreatedAt, if the stored task is at
-	// revision t.Revision-1 and not terminal. Errors: ErrConflict, ErrNotFound, ErrExpired.
+	// revision t.Revision-1 and not terminal. Of t.Inputs it adds those whose Key is new and
+	// gives the others their Answer; inputs that t does not name stay as they are.
+	// Errors: ErrConflict, ErrNotFound, ErrExpired.
 	Update(ctx context.Context, t *task.Task) error
 
 	// List returns up to limit tasks of the principal after the position, newest first
@@ -75,7 +78,7 @@ type Store interface {
 	Release(ctx context.Context, owner string) error
 
 	// Orphans returns up to limit tasks that are not terminal and whose owner is not alive
-	// at now, whole.
+	// at now, with their Request, without their Inputs.
 	Orphans(ctx context.Context, now time.Time, limit int) ([]*task.Task, error)
 
 	// Changed returns a channel that receives (coalesced) when another process may have

@@ -74,6 +74,8 @@ type Task struct {
 	PollInterval  time.Duration // suggested to the requestor; 0 suggests none
 	Key           string        // idempotency key; "" is none
 	Request       Request
+	Asked         int            // how many input requests it has made
+	Inputs        []InputRequest // in the order they were made; see store.Store for who gives them
 
 	Owner  string // the process that runs it; "" once terminal
 	Remote string // the upstream's own id for it, where the upstream runs it as a task

@@ -119,8 +119,23 @@ func (s *Store) Update(_ context.Context, t *task.Task) error {
 	}
 	next := whole(t)
 	next.Request, next.Key, next.CreatedAt = old.Request, old.Key, old.CreatedAt
+	next.Inputs = merged(old.Inputs, t.Inputs)
 	s.tasks[t.Ref] = next
 	return nil
+}
+
+// merged returns the stored inputs with those that an update names.
+func merged(stored, named []task.InputRequest) []task.InputRequest {
+	all := slices.Clone(stored)
+	for _, input := range named {
+		i := slices.IndexFunc(all, func(in task.InputRequest) bool { return in.Key == input.Key })
+		if i < 0 {
+			all = append(all, input)
+		} else {
+			all[i].Answer = input.Answer
+		}
+	}
+	return all
 }
 
 // List implements store.Store.
@@ -209,7 +224,12 @@ func (s *Store) Release(_ context.Context, owner string) error {
 
 // Orphans implements store.Store.
 func (s *Store) Orphans(_ context.Context, now time.Time, limit int) ([]*task.Task, error) {
-	return s.pick(limit, soonestFirst, whole, func(t *task.Task) bool {
+	withRequest := func(t *task.Task) *task.Task {
+		c := whole(t)
+		c.Inputs = nil
+		return c
+	}
+	return s.pick(limit, soonestFirst, withRequest, func(t *task.Task) bool {
 		return !t.Status.Terminal() && !s.alive(t.Owner, now)
 	})
 }
@@ -254,6 +274,10 @@ func (s *Store) Check(context.Context) error {
 			faults = append(faults, fmt.Errorf("%s task %s is owned by %q", t.Status, t.ID, t.Owner))
 		case (t.Status == task.Completed || t.Status == task.Failed) != (t.Outcome != nil):
 			faults = append(faults, fmt.Errorf("%s task %s: outcome %v", t.Status, t.ID, t.Outcome != nil))
+		case !t.Status.Terminal() && t.Asked > 0 && (t.Status == task.InputRequired) != slices.ContainsFunc(t.Inputs, open):
+			faults = append(faults, fmt.Errorf("%s task %s: open input requests %v", t.Status, t.ID, t.Inputs))
+		case t.Asked != len(t.Inputs):
+			faults = append(faults, fmt.Errorf("task %s has made %d input requests, %d are stored", t.ID, t.Asked, len(t.Inputs)))
 		}
 		if _, gone := s.expired[ref]; gone {
 			faults = append(faults, fmt.Errorf("task %s is stored and expired", t.ID))
@@ -275,12 +299,15 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// whole copies a task; light does without its request and its outcome's bytes.
+func open(in task.InputRequest) bool { return in.Answer == nil }
+
+// whole copies a task; light does without its request, its inputs and its outcome's bytes.
 func whole(t *task.Task) *task.Task {
 	if t == nil {
 		return nil
 	}
 	c := *t
+	c.Inputs = slices.Clone(t.Inputs)
 	if t.Outcome != nil {
 		o := *t.Outcome
 		c.Outcome = &o
@@ -290,7 +317,7 @@ func whole(t *task.Task) *task.Task {
 
 func light(t *task.Task) *task.Task {
 	c := *t
-	c.Request = task.Request{}
+	c.Request, c.Inputs = task.Request{}, nil
 	if t.Outcome != nil {
 		c.Outcome = &task.Outcome{IsError: t.Outcome.IsError}
 	}
