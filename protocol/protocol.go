@@ -23,6 +23,16 @@ const (
 	MethodLogMessage   = "notifications/message"
 	MethodTasksStatus  = "notifications/tasks/status"
 	MethodToolsChanged = "notifications/tools/list_changed"
+
+	MethodPromptsChanged   = "notifications/prompts/list_changed"
+	MethodResourcesChanged = "notifications/resources/list_changed"
+	MethodResourceUpdated  = "notifications/resources/updated"
+
+	MethodElicit         = "elicitation/create"
+	MethodElicitComplete = "notifications/elicitation/complete"
+	MethodCreateMessage  = "sampling/createMessage"
+	MethodListRoots      = "roots/list"
+	MethodSetLevel       = "logging/setLevel"
 )
 
 // Keys in _meta.

@@ -159,6 +159,18 @@ func (t *Task) RunAs(remote string) (*Task, error) {
 	return &c, nil
 }
 
+// PollEvery returns the task with another interval suggested to its requestor (TTL-4);
+// 0 suggests none.
+func (t *Task) PollEvery(d time.Duration) (*Task, error) {
+	if t.Status.Terminal() {
+		return nil, ErrTerminal
+	}
+	c := *t
+	c.Revision++
+	c.PollInterval = max(0, d).Truncate(time.Millisecond)
+	return &c, nil
+}
+
 // KeepUntil lets the task's lifetime reach at least to until, but never beyond limit from
 // creation (requirements C.5); limit 0 is unlimited. It changes t, so it is for a value
 // that nobody else has seen yet.

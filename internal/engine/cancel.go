@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/coatcheck/coatcheck/protocol"
 	"github.com/coatcheck/coatcheck/store"
 	"github.com/coatcheck/coatcheck/task"
 )
@@ -31,6 +32,7 @@ func (e *Engine) Cancel(ctx context.Context, ref task.Ref) (*task.Task, error) {
 				return t, err
 			}
 			l.cancel(errCancelled)
+			e.lastWord(l) // PROG-1: none comes after this answer
 			return l.state.Load(), nil
 		}
 		t, err := unexpiredFrom(e.store.Get(ctx, ref))(e.now())
@@ -49,6 +51,9 @@ func (e *Engine) Cancel(ctx context.Context, ref task.Ref) (*task.Task, error) {
 			return nil, err
 		}
 		e.settled.add(next)
+		if !e.opts.NoStatusNotifications {
+			e.announceTo(place{principal: ref.Principal}, Event{Task: ref.ID, Method: protocol.MethodTasksStatus, State: next}, e.opts.Now())
+		}
 		return next, nil
 	}
 }

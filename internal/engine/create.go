@@ -22,6 +22,9 @@ type Creation struct {
 	Request  task.Request
 	Lifetime Lifetime
 	Key      string // idempotency key; "" is none (requirements C.8)
+	// Immediate is how long Immediate may wait for what the model is told for now (CRE-4);
+	// 0 is not at all.
+	Immediate time.Duration
 }
 
 // Create makes a task, durable when it returns, and starts its work (CRE-1, CRE-3).
@@ -33,7 +36,7 @@ func (e *Engine) Create(ctx context.Context, c Creation) (*task.Task, error) {
 		Ref:           task.Ref{Principal: c.Caller.Principal, ID: e.opts.NewID()},
 		Revision:      1,
 		Status:        task.Working,
-		StatusMessage: "The operation is in progress.",
+		StatusMessage: runningMessage,
 		CreatedAt:     now,
 		UpdatedAt:     now,
 		TTL:           e.lifetime(c.Lifetime),
@@ -43,7 +46,10 @@ func (e *Engine) Create(ctx context.Context, c Creation) (*task.Task, error) {
 		Owner:         e.owner,
 	}
 	// The work keeps the values of the request that asked for it, not its end.
-	l := newLive(context.WithoutCancel(ctx), t)
+	l := newLive(context.WithoutCancel(ctx), t, c.Caller)
+	if c.Immediate > 0 {
+		l.immediate = make(chan string, 1)
+	}
 	l.mu.Lock() // until it is stored nobody may take it for lost
 	if !e.admit(l) {
 		l.mu.Unlock()
@@ -66,6 +72,30 @@ func (e *Engine) Create(ctx context.Context, c Creation) (*task.Task, error) {
 	return t, nil
 }
 
+// Immediate waits, for the time given at most, for what the work of a task that was just
+// created has to say to the model for now (CRE-4). "" is nothing.
+func (e *Engine) Immediate(ctx context.Context, ref task.Ref, wait time.Duration) string {
+	l := e.liveTask(ref)
+	if l == nil || l.immediate == nil {
+		return ""
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case text := <-l.immediate:
+		return text
+	case <-l.done:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	select { // both may be ready
+	case text := <-l.immediate:
+		return text
+	default:
+		return ""
+	}
+}
+
 // admit enters a task among the live ones, before it is stored, so that no moment exists
 // in which it is stored but nobody here runs it. Its id is not known to anyone yet.
 func (e *Engine) admit(l *live) bool {
@@ -79,8 +109,8 @@ func (e *Engine) admit(l *live) bool {
 	return true
 }
 
-// withdraw takes a task from the live ones.
-func (e *Engine) withdraw(l *live) {
+// dismiss takes a task from the live ones.
+func (e *Engine) dismiss(l *live) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.live[l.ref] == l {

@@ -30,7 +30,10 @@ type Options struct {
 	PollInterval time.Duration // suggested to requestors (TTL-4); default 1 s; negative for none
 	Remember     time.Duration // how long a deleted task says that it expired (C.4); default 10 min
 	Lease        time.Duration // how long a silent process counts as alive (C.11); default 10 s
-	CachedTasks  int           // finished tasks whose state (not outcome) is kept in memory; default 131,072, some 50 MiB when full
+	PushInput    bool          // questions go to the requestor's session at once, if it has a stream open
+	// NoStatusNotifications leaves out notifications/tasks/status (NOT-1).
+	NoStatusNotifications bool
+	CachedTasks           int // finished tasks whose state (not outcome) is kept in memory; default 131,072, some 50 MiB when full
 
 	Logger *slog.Logger     // default: discards
 	Now    func() time.Time // default time.Now
@@ -95,6 +98,7 @@ type Engine struct {
 	watchers map[task.Ref]map[*watcher]struct{}
 	closing  bool
 
+	outlets outlets
 	settled *cache
 	runs    sync.WaitGroup
 
@@ -119,6 +123,7 @@ func New(ctx context.Context, opts Options) (*Engine, error) {
 		owner:    rand.Text(),
 		live:     map[task.Ref]*live{},
 		watchers: map[task.Ref]map[*watcher]struct{}{},
+		outlets:  outlets{of: map[task.Principal]map[string][]*Feed{}},
 		settled:  newCache(opts.CachedTasks),
 		poke:     make(chan struct{}, 1),
 	}
@@ -160,6 +165,7 @@ func (e *Engine) Shutdown(ctx context.Context) error {
 		}
 	}
 	e.stop()
+	e.wakeWatchers()
 	e.loops.Wait()
 	return e.store.Release(context.WithoutCancel(ctx), e.owner)
 }

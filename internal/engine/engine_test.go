@@ -392,7 +392,7 @@ func TestOutcomeOutlivesAFailingStore(t *testing.T) {
 func TestProgressIsShown(t *testing.T) {
 	shown := make(chan struct{})
 	e := start(t, engine.Options{Runner: work(func(ctx context.Context, job *engine.Job) (task.Outcome, error) {
-		job.Progress("3/8: computing")
+		job.Say("3/8: computing")
 		close(shown)
 		return lasting(time.Hour)(ctx, job)
 	})})

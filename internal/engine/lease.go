@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/coatcheck/coatcheck/protocol"
 	"github.com/coatcheck/coatcheck/store"
 	"github.com/coatcheck/coatcheck/task"
 )
@@ -91,14 +92,17 @@ func (e *Engine) adopt(ctx context.Context, t *task.Task) error {
 			return err
 		}
 		e.opts.Logger.Warn("a task was lost with its process", "task", t.ID)
+		if !e.opts.NoStatusNotifications {
+			e.announceTo(place{principal: t.Principal}, Event{Task: t.ID, Method: protocol.MethodTasksStatus, State: next}, e.opts.Now())
+		}
 		e.wakeWatchers()
 		return nil
 	}
-	next, err := t.OwnedBy(e.owner)
+	next, err := e.takenOver(ctx, t)
 	if err != nil {
 		return err
 	}
-	l := newLive(context.WithoutCancel(ctx), next)
+	l := newLive(context.WithoutCancel(ctx), next, nil)
 	l.mu.Lock() // until it is stored as ours nobody may take it for lost
 	defer l.mu.Unlock()
 	if !e.admit(l) {
@@ -112,6 +116,31 @@ func (e *Engine) adopt(ctx context.Context, t *task.Task) error {
 	e.wakeWatchers()
 	go e.run(l, &Job{Ref: t.Ref, Request: t.Request, Remote: t.Remote})
 	return nil
+}
+
+// takenOver returns a task as this process goes on with it. What its upstream had asked when
+// the connection was lost it will ask again: those requests are closed.
+func (e *Engine) takenOver(ctx context.Context, t *task.Task) (*task.Task, error) {
+	if t.Status != task.InputRequired {
+		return t.OwnedBy(e.owner)
+	}
+	whole, err := e.store.Load(ctx, t.Ref)
+	if err != nil {
+		return nil, err
+	}
+	next, err := whole.To(task.Working, runningMessage, e.now())
+	if err != nil {
+		return nil, err
+	}
+	next.Owner = e.owner
+	next.Inputs = nil
+	for _, input := range whole.Inputs {
+		if input.Answer == nil {
+			input.Answer = &withdrawn
+			next.Inputs = append(next.Inputs, input)
+		}
+	}
+	return next, nil
 }
 
 // gone reports whether a change failed because somebody else changed or removed the task.
@@ -133,14 +162,8 @@ func (e *Engine) followOthers() {
 			l.mu.Lock()
 			if !l.over {
 				t, err := e.store.Get(e.ctx, l.ref)
-				lost := errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrExpired)
-				if lost || err == nil && t.Revision != l.state.Load().Revision {
-					e.endLocked(l, nil, nil)
-					if err == nil && t.Status == task.Cancelled {
-						l.cancel(errCancelled) // so that the upstream's own task is cancelled, too
-					} else {
-						l.cancel(errLost)
-					}
+				if err != nil && gone(err) || err == nil && t.Revision != l.state.Load().Revision {
+					_ = e.catchUp(l) // what it cannot read now it finds at the next change
 				}
 			}
 			l.mu.Unlock()

@@ -24,6 +24,16 @@ func statusMessage(o task.Outcome) string {
 	return "The operation completed."
 }
 
+// maxSaid bounds what work may put into the statusMessage by itself, in bytes.
+const maxSaid = 4 << 10
+
+func bounded(text string) string {
+	if len(text) <= maxSaid {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxSaid], "") + "…"
+}
+
 func cut(s, otherwise string) string {
 	if s = strings.TrimSpace(s); s == "" {
 		return otherwise

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime/debug"
@@ -36,8 +37,15 @@ type live struct {
 	ctx    context.Context // of the work
 	cancel context.CancelCauseFunc
 
-	state    atomic.Pointer[task.Task] // as last stored
-	progress atomic.Pointer[string]    // what the work is at, if it says
+	home       place           // the session that made it
+	initialize json.RawMessage // params of that session's initialize request, if known
+	immediate  chan string     // what the model is told for now; nil if nobody waits for it
+
+	state    atomic.Pointer[task.Task] // as last stored, without its Inputs
+	progress atomic.Pointer[string]    // what the work is at, if it reports
+	said     atomic.Pointer[string]    // what it says it is at
+
+	audience audience
 
 	mu    sync.Mutex    // held to change the task; guards over
 	over  bool          // nothing more will be recorded from here
@@ -46,8 +54,13 @@ type live struct {
 	err   error         // set when done is closed: store.ErrExpired, or nil
 }
 
-func newLive(ctx context.Context, t *task.Task) *live {
-	l := &live{ref: t.Ref, done: make(chan struct{})}
+const runningMessage = "The operation is in progress."
+
+func newLive(ctx context.Context, t *task.Task, caller *Caller) *live {
+	l := &live{ref: t.Ref, done: make(chan struct{}), home: place{principal: t.Principal}}
+	if caller != nil {
+		l.home.session, l.initialize = caller.Session, caller.Initialize
+	}
 	l.ctx, l.cancel = context.WithCancelCause(ctx)
 	l.state.Store(t)
 	return l
@@ -56,7 +69,7 @@ func newLive(ctx context.Context, t *task.Task) *live {
 // view returns the task as its requestor may see it now.
 func (l *live) view() *task.Task {
 	t := l.state.Load()
-	if message := l.progress.Load(); message != nil && t.Status == task.Working {
+	if message := l.progress.Load(); message != nil && t.Status == task.Working && l.said.Load() == nil {
 		c := *t
 		c.StatusMessage = *message
 		return &c
@@ -64,14 +77,19 @@ func (l *live) view() *task.Task {
 	return t
 }
 
+// message returns the statusMessage to store while the task is working.
+func (l *live) message() string {
+	if said := l.said.Load(); said != nil {
+		return *said
+	}
+	return runningMessage
+}
+
 // run does the work of a task and records its outcome.
 func (e *Engine) run(l *live, job *Job) {
 	defer e.runs.Done()
 	defer l.cancel(nil)
-	job.Progress = func(message string) { l.progress.Store(&message) }
-	job.SetRemote = func(ctx context.Context, id string) error {
-		return e.change(ctx, l, func(t *task.Task) (*task.Task, error) { return t.RunAs(id) })
-	}
+	job.Line = &line{engine: e, live: l, token: progressToken(job.Request.Params)}
 	outcome, err := e.invoke(l.ctx, job)
 	if errors.Is(context.Cause(l.ctx), errUnwound) && l.state.Load().Remote != "" {
 		e.end(l, nil, nil) // the next process goes on with it
@@ -108,6 +126,7 @@ func (e *Engine) failure(ref task.Ref, err error) task.Outcome {
 // finish records the outcome, unless the task has ended otherwise meanwhile. It does not
 // give up on a store that fails for a while: the work is done and must not be lost.
 func (e *Engine) finish(l *live, outcome task.Outcome) {
+	e.lastWord(l)
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 10*time.Second) {
 		if now := e.now(); l.state.Load().Expired(now) { // it was called expired already
 			e.expireLive(l, now)
@@ -133,32 +152,77 @@ func (e *Engine) finish(l *live, outcome task.Outcome) {
 	}
 }
 
-// change stores what next makes of a live task. It is errLost if the task is no longer
-// ours to change.
+// change stores what next makes of a live task; nil leaves it as it is. The error is errLost
+// if the task is no longer ours to change.
 func (e *Engine) change(ctx context.Context, l *live, next func(*task.Task) (*task.Task, error)) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.over {
-		return errLost
-	}
-	t, err := next(l.state.Load())
-	if err != nil {
-		return err
-	}
-	err = e.store.Update(context.WithoutCancel(ctx), t)
-	switch {
-	case err == nil:
-		l.state.Store(t)
-		if t.Status.Terminal() {
-			e.endLocked(l, t, nil)
+	return e.changeLocked(ctx, l, next)
+}
+
+func (e *Engine) changeLocked(ctx context.Context, l *live, next func(*task.Task) (*task.Task, error)) error {
+	for {
+		if l.over {
+			return errLost
 		}
-		return nil
-	case gone(err):
-		e.endLocked(l, nil, nil)
-		l.cancel(errLost)
-		return errLost
+		t, err := next(l.state.Load())
+		if err != nil || t == nil {
+			return err
+		}
+		err = e.store.Update(context.WithoutCancel(ctx), t)
+		switch {
+		case err == nil:
+			e.changed(l, t)
+			return nil
+		case !gone(err):
+			return err
+		}
+		if err := e.catchUp(l); err != nil {
+			return err
+		}
 	}
-	return err
+}
+
+// changed shows a task as it is stored now.
+func (e *Engine) changed(l *live, t *task.Task) {
+	if t.Inputs != nil {
+		light := *t
+		light.Inputs = nil
+		t = &light
+	}
+	before := l.state.Load()
+	l.state.Store(t)
+	if t.Status.Terminal() {
+		e.silence(l)
+	}
+	if t.Status != before.Status || t.StatusMessage != before.StatusMessage || t.PollInterval != before.PollInterval {
+		e.announce(l, t)
+	}
+	if t.Status.Terminal() {
+		e.endLocked(l, t, nil)
+	}
+}
+
+// catchUp takes over what another process did to a task of ours: it may have stored answers.
+// The error is errLost if the task is no longer ours.
+func (e *Engine) catchUp(l *live) error {
+	t, err := e.store.Load(context.Background(), l.ref)
+	switch {
+	case err != nil && !gone(err):
+		return err
+	case err == nil && !t.Status.Terminal() && t.Owner == e.owner:
+		e.resumeAnswered(l, t)
+		t.Request, t.Inputs = l.state.Load().Request, nil
+		l.state.Store(t)
+		return nil
+	}
+	e.endLocked(l, nil, nil)
+	if err == nil && t.Status == task.Cancelled {
+		l.cancel(errCancelled) // so that the upstream's own task is cancelled, too
+	} else {
+		l.cancel(errLost)
+	}
+	return errLost
 }
 
 // end takes a task from the live ones: finished, expired, or lost to another process.
@@ -174,7 +238,8 @@ func (e *Engine) endLocked(l *live, final *task.Task, err error) {
 	if final != nil {
 		e.settled.add(final)
 	}
-	e.withdraw(l)
+	e.silence(l)
+	e.dismiss(l)
 	l.over, l.final, l.err = true, final, err
 	close(l.done)
 }

@@ -2,9 +2,8 @@ package engine
 
 import (
 	"context"
-	"net/http"
-
 	"encoding/json"
+	"net/http"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 
@@ -18,6 +17,8 @@ type Caller struct {
 	TokenInfo  *auth.TokenInfo // of the bearer token, if there was one
 	Header     http.Header     // of the HTTP request, if there was one
 	Initialize json.RawMessage // params of the session's initialize request, if seen
+	Session    string          // id of the session, "" if there is none
+	LogLevel   string          // that the session set last; "" if it set none
 }
 
 // Job is one run of a task's request.
@@ -27,10 +28,7 @@ type Job struct {
 	Caller  *Caller // nil for a task adopted after a restart
 	Remote  string  // the upstream's own task id, recorded by an earlier run
 
-	// SetRemote records the upstream's own task id, durably, before it returns.
-	SetRemote func(ctx context.Context, id string) error
-	// Progress shows what the work is at, as the task's statusMessage, until the next call.
-	Progress func(message string)
+	Line // to the requestor
 }
 
 // Runner runs requests. Run returns what the request was answered with, exactly. It stops

@@ -44,24 +44,34 @@ func (r *Receiver) create(ctx context.Context, from *Requestor, m *protocol.Mess
 		return refuse(protocol.CodeInvalidParams, "Invalid params: %v", err)
 	}
 	t, err := r.engine.Create(ctx, engine.Creation{
-		Caller:   &from.Caller,
-		Request:  task.Request{Method: m.Method, Params: plain},
-		Lifetime: lifetime,
-		Key:      key,
+		Caller:    &from.Caller,
+		Request:   task.Request{Method: m.Method, Params: plain},
+		Lifetime:  lifetime,
+		Key:       key,
+		Immediate: r.waits[name],
 	})
 	if err != nil {
 		return r.failed("create task", err)
 	}
-	return Answer{Result: createResult(t)}
+	immediate := ""
+	if wait := r.waits[name]; wait > 0 {
+		immediate = r.engine.Immediate(ctx, t.Ref, wait)
+	}
+	return Answer{Result: createResult(t, immediate)}
 }
 
-// createResult is the CreateTaskResult of a task (CRE-1), marked as the task's (REL-1).
-func createResult(t *task.Task) json.RawMessage {
+// createResult is the CreateTaskResult of a task (CRE-1), marked as the task's (REL-1), with
+// what the model is told for now (CRE-4), if anything.
+func createResult(t *task.Task, immediate string) json.RawMessage {
 	wire := wireTask(t)
 	out := append(make([]byte, 0, 512), `{"task":`...)
 	out = wire.AppendJSON(out)
 	out = append(out, `,"_meta":{"`+protocol.MetaRelatedTask+`":`...)
 	out = append(out, protocol.RelatedTask(t.ID)...)
+	if immediate != "" {
+		out = append(out, `,"`+protocol.MetaImmediateResponse+`":`...)
+		out = protocol.AppendString(out, immediate)
+	}
 	return append(out, "}}"...)
 }
 

@@ -13,7 +13,10 @@ var errNoOutcome = errors.New("a terminal task has no outcome")
 // failed maps an error of the engine to its JSON-RPC error (ERR-1, ERR-2, ERR-3). what is
 // what could not be done. A foreign task and an unknown one are the same here (C.6).
 func (r *Receiver) failed(what string, err error) Answer {
+	var wrong *protocol.Error
 	switch {
+	case errors.As(err, &wrong):
+		return Answer{Error: wrong.JSON()}
 	case errors.Is(err, store.ErrNotFound):
 		return refuse(protocol.CodeInvalidParams, "Failed to %s: Task not found", what)
 	case errors.Is(err, store.ErrExpired):

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"time"
 
 	"github.com/coatcheck/coatcheck/internal/engine"
 	"github.com/coatcheck/coatcheck/protocol"
@@ -15,23 +16,27 @@ import (
 
 // Options configures a Receiver. Engine is required.
 type Options struct {
-	Engine   *engine.Engine
-	Tools    Tools
-	PageSize int          // tasks in a page of tasks/list; default 50
-	Logger   *slog.Logger // default: discards
+	Engine *engine.Engine
+	Tools  Tools
+	// Immediate is how long the answer to a create may wait, by tool, for what the tool has
+	// to say to the model for now (CRE-4).
+	Immediate map[string]time.Duration
+	PageSize  int          // tasks in a page of tasks/list; default 50
+	Logger    *slog.Logger // default: discards
 }
 
 // Receiver answers task messages. Its methods may be called concurrently.
 type Receiver struct {
 	engine   *engine.Engine
 	tools    Tools
+	waits    map[string]time.Duration // for the immediate response, by tool
 	pageSize int
 	log      *slog.Logger
 }
 
 // New returns a Receiver.
 func New(opts Options) *Receiver {
-	r := &Receiver{engine: opts.Engine, tools: opts.Tools, pageSize: opts.PageSize, log: opts.Logger}
+	r := &Receiver{engine: opts.Engine, tools: opts.Tools, waits: opts.Immediate, pageSize: opts.PageSize, log: opts.Logger}
 	if r.pageSize <= 0 {
 		r.pageSize = 50
 	}
@@ -47,8 +52,6 @@ type Requestor struct {
 	// Identified says that the principal tells this requestor from all others. Without it
 	// tasks/list does not exist (SEC-4).
 	Identified bool
-	// Session is the id of the HTTP session, if there is one.
-	Session string
 }
 
 // Answer is the result or the error object of a response; one of them is set.
@@ -92,7 +95,7 @@ func (r *Receiver) Takes(m *protocol.Message) bool {
 }
 
 // Handle answers a call that Takes reported. It blocks only for tasks/result, until the
-// task is terminal or ctx is done; then the Answer is empty and err is ctx's.
+// task is terminal or ctx is done; then the Answer is empty and err is ctx's. Wait tells more.
 func (r *Receiver) Handle(ctx context.Context, from *Requestor, m *protocol.Message) (Answer, error) {
 	switch m.Method {
 	case protocol.MethodTasksGet:

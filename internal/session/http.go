@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -75,6 +76,7 @@ func (t *HTTP) Connect(ctx context.Context) (mcp.Connection, error) {
 		listen:     t.Listen,
 		incoming:   make(chan jsonrpc.Message),
 		failed:     make(chan struct{}),
+		heard:      make(chan struct{}),
 		calls:      map[jsonrpc.ID]*exchange{},
 	}
 	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
@@ -99,6 +101,8 @@ type httpConn struct {
 
 	initialize atomic.Pointer[jsonrpc.ID] // of the initialize request
 	listening  sync.Once
+	heard      chan struct{} // closed when the first GET is answered
+	hearOnce   sync.Once
 
 	mu    sync.Mutex
 	calls map[jsonrpc.ID]*exchange // not answered yet
@@ -163,6 +167,7 @@ func (c *httpConn) Write(ctx context.Context, msg jsonrpc.Message) error {
 		return c.explain(err)
 	}
 	if c.listen && req != nil && req.Method == protocol.MethodInitialized {
+		defer c.awaitListening()
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.ctx.Err() == nil {
@@ -170,6 +175,20 @@ func (c *httpConn) Write(ctx context.Context, msg jsonrpc.Message) error {
 		}
 	}
 	return nil
+}
+
+// listenPatience is how long a session waits for its GET stream to be open: a server that
+// answers calls with JSON has no other way to ask something, and may not try twice.
+const listenPatience = 100 * time.Millisecond
+
+func (c *httpConn) awaitListening() {
+	timer := time.NewTimer(listenPatience)
+	defer timer.Stop()
+	select {
+	case <-c.heard:
+	case <-timer.C:
+	case <-c.ctx.Done():
+	}
 }
 
 func (c *httpConn) explain(err error) error {

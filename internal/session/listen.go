@@ -54,6 +54,7 @@ func (c *httpConn) listenOnce(lastID *string) (again bool, retry time.Duration, 
 		req.Header.Set("Last-Event-ID", *lastID)
 	}
 	resp, err := c.client.Do(req)
+	c.hearOnce.Do(func() { close(c.heard) })
 	if err != nil {
 		return c.ctx.Err() == nil, 0, false
 	}

@@ -36,7 +36,7 @@ type Options struct {
 	// as it runs, nothing else is read. Default: ignored.
 	OnNotification func(method string, params json.RawMessage)
 	// OnRequest answers the server's requests, each in its own goroutine; ctx ends with the
-	// session. Default: ping is answered {}, everything else -32601.
+	// session, or when the server cancels the request: then the answer is not sent. Default: ping is answered {}, everything else -32601.
 	OnRequest func(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, *protocol.Error)
 }
 
@@ -60,9 +60,10 @@ type Session struct {
 	closing bool
 	lastID  int64
 	pending map[jsonrpc.ID]chan<- *jsonrpc.Response
-	err     error         // why done is closed
-	done    chan struct{} // closed when nothing will be read any more
-	closed  chan struct{} // closed when closing
+	asked   map[jsonrpc.ID]context.CancelFunc // the server's requests that are being answered
+	err     error                             // why done is closed
+	done    chan struct{}                     // closed when nothing will be read any more
+	closed  chan struct{}                     // closed when closing
 	notices sync.WaitGroup
 }
 
@@ -71,6 +72,7 @@ type Session struct {
 func Connect(ctx context.Context, t mcp.Transport, opts *Options) (*Session, error) {
 	s := &Session{
 		pending: map[jsonrpc.ID]chan<- *jsonrpc.Response{},
+		asked:   map[jsonrpc.ID]context.CancelFunc{},
 		done:    make(chan struct{}),
 		closed:  make(chan struct{}),
 	}
@@ -276,7 +278,12 @@ func (s *Session) read() {
 		case *jsonrpc.Request:
 			switch {
 			case msg.IsCall():
-				s.work.Go(func() { s.answer(msg) })
+				ctx, cancel := s.begin(msg.ID)
+				s.work.Go(func() {
+					defer cancel()
+					s.answer(ctx, msg)
+				})
+			case msg.Method == protocol.MethodCancelled && s.cancelled(msg.Params):
 			case s.opts.OnNotification != nil:
 				s.opts.OnNotification(msg.Method, msg.Params)
 			}
@@ -284,11 +291,47 @@ func (s *Session) read() {
 	}
 }
 
-func (s *Session) answer(req *jsonrpc.Request) {
+// begin enters a request of the server.
+func (s *Session) begin(id jsonrpc.ID) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(s.ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked[id] = cancel
+	return ctx, func() {
+		s.mu.Lock()
+		delete(s.asked, id)
+		s.mu.Unlock()
+		cancel()
+	}
+}
+
+// cancelled ends a request of the server that it cancels, and reports whether there was one.
+func (s *Session) cancelled(params json.RawMessage) bool {
+	var id any
+	if json.Unmarshal(protocol.Get(params, "requestId"), &id) != nil {
+		return false
+	}
+	named, err := jsonrpc.MakeID(id)
+	if err != nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	cancel := s.asked[named]
+	if cancel != nil {
+		cancel()
+	}
+	return cancel != nil
+}
+
+func (s *Session) answer(ctx context.Context, req *jsonrpc.Request) {
 	resp := &jsonrpc.Response{ID: req.ID}
 	var refused *protocol.Error
-	if resp.Result, refused = s.opts.OnRequest(s.ctx, req.Method, req.Params); refused != nil {
+	if resp.Result, refused = s.opts.OnRequest(ctx, req.Method, req.Params); refused != nil {
 		resp.Error = &jsonrpc.Error{Code: refused.Code, Message: refused.Message, Data: refused.Data}
+	}
+	if ctx.Err() != nil {
+		return
 	}
 	_ = s.conn.Write(s.ctx, resp) // it fails when the connection has ended, which read reports
 }

@@ -5,22 +5,9 @@ package upstream
 import (
 	"encoding/json"
 	"testing"
-	"unicode/utf8"
 
 	"github.com/coatcheck/coatcheck/protocol"
 )
-
-func FuzzProgress(f *testing.F) {
-	f.Add([]byte(`{"progressToken":"p","progress":3,"total":8,"message":"computing"}`))
-	f.Add([]byte(`{"progressToken":"p","progress":1e300,"message":"é"}`))
-	f.Add([]byte(`{"progressToken":"p","progress":"3"}`))
-	f.Fuzz(func(t *testing.T, params []byte) {
-		text := describe(params)
-		if len(text) > 2*maxMessage || !utf8.ValidString(text) {
-			t.Fatalf("%q became %q", params, text)
-		}
-	})
-}
 
 func FuzzToolsPage(f *testing.F) {
 	f.Add([]byte(`{"tools":[{"name":"a","execution":{"taskSupport":"required"}},{"name":"b"}],"nextCursor":"c"}`))

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
-	"sync"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -28,20 +27,21 @@ func InProcess(server *mcp.Server, log *slog.Logger) engine.Runner {
 type inProcess struct{ server *mcp.Server }
 
 func (u *inProcess) Run(ctx context.Context, job *engine.Job) (task.Outcome, error) {
-	progress := newProgress(job)
 	p := &pipe{
 		in:       make(chan jsonrpc.Message, 8),
 		closed:   make(chan struct{}),
 		answered: make(chan *jsonrpc.Response, 1),
-		notified: progress.notified,
+		line:     job.Line,
 	}
-	session, err := u.server.Connect(ctx, p, &mcp.ServerSessionOptions{State: stateOf(job.Caller)})
+	running := &Running{Job: job}
+	session, err := u.server.Connect(context.WithValue(ctx, runningKey{}, running), p, &mcp.ServerSessionOptions{State: stateOf(job.Caller)})
 	if err != nil {
 		return task.Outcome{}, err
 	}
 	// Closing the pipe cancels the handler's context; a handler that ignores it is left to
 	// end by itself.
 	defer p.Close()
+	running.Session = session
 	p.in <- &jsonrpc.Request{ID: requestID, Method: job.Request.Method, Params: job.Request.Params, Extra: extraOf(job.Caller)}
 	ended := make(chan error, 1)
 	go func() { ended <- session.Wait() }()
@@ -82,8 +82,21 @@ func answered(method string, resp *jsonrpc.Response) (task.Outcome, error) {
 
 var requestID, _ = jsonrpc.MakeID(float64(1))
 
-// stateOf makes a session look as if it had been initialized by the task's requestor, as a
-// client that answers no questions: those from inside a task have no way to it yet.
+// Running is what a handler's context says of the task it runs in.
+type Running struct {
+	Job     *engine.Job
+	Session *mcp.ServerSession // the task's own
+}
+
+type runningKey struct{}
+
+// FromContext returns the task that a handler runs in, or nil.
+func FromContext(ctx context.Context) *Running {
+	running, _ := ctx.Value(runningKey{}).(*Running)
+	return running
+}
+
+// stateOf makes a session look as if it had been initialized by the task's requestor.
 func stateOf(caller *engine.Caller) *mcp.ServerSessionState {
 	params := &mcp.InitializeParams{}
 	if caller != nil && caller.Initialize != nil {
@@ -91,10 +104,15 @@ func stateOf(caller *engine.Caller) *mcp.ServerSessionState {
 	}
 	params.ProtocolVersion = protocol.Version20251125
 	params.Capabilities = &mcp.ClientCapabilities{}
+	_ = json.Unmarshal(caller.Capabilities(), params.Capabilities)
 	if params.ClientInfo == nil {
 		params.ClientInfo = &mcp.Implementation{Name: "coatcheck"}
 	}
-	return &mcp.ServerSessionState{InitializeParams: params, InitializedParams: &mcp.InitializedParams{}}
+	state := &mcp.ServerSessionState{InitializeParams: params, InitializedParams: &mcp.InitializedParams{}}
+	if caller != nil {
+		state.LogLevel = mcp.LoggingLevel(caller.LogLevel)
+	}
+	return state
 }
 
 func extraOf(caller *engine.Caller) *mcp.RequestExtra {
@@ -102,65 +120,4 @@ func extraOf(caller *engine.Caller) *mcp.RequestExtra {
 		return &mcp.RequestExtra{}
 	}
 	return &mcp.RequestExtra{TokenInfo: caller.TokenInfo, Header: caller.Header}
-}
-
-// pipe is the server's end of a session that carries one request. Messages stay values.
-type pipe struct {
-	in       chan jsonrpc.Message
-	answered chan *jsonrpc.Response // to the request
-	notified func(method string, params json.RawMessage)
-
-	once   sync.Once
-	closed chan struct{}
-}
-
-// Connect implements mcp.Transport.
-func (p *pipe) Connect(context.Context) (mcp.Connection, error) { return p, nil }
-
-// SessionID implements mcp.Connection.
-func (p *pipe) SessionID() string { return "" }
-
-// Read implements mcp.Connection.
-func (p *pipe) Read(ctx context.Context) (jsonrpc.Message, error) {
-	select {
-	case msg := <-p.in:
-		return msg, nil
-	case <-p.closed:
-		return nil, io.EOF
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-// Write implements mcp.Connection.
-func (p *pipe) Write(_ context.Context, msg jsonrpc.Message) error {
-	switch msg := msg.(type) {
-	case *jsonrpc.Response:
-		select {
-		case p.answered <- msg:
-		default:
-		}
-	case *jsonrpc.Request:
-		if !msg.IsCall() {
-			p.notified(msg.Method, msg.Params)
-			return nil
-		}
-		result, refusal := answerRequest(msg.Method)
-		resp := &jsonrpc.Response{ID: msg.ID, Result: result}
-		if refusal != nil {
-			resp.Error = &jsonrpc.Error{Code: refusal.Code, Message: refusal.Message}
-		}
-		select {
-		case p.in <- resp:
-		case <-p.closed:
-			return mcp.ErrConnectionClosed
-		}
-	}
-	return nil
-}
-
-// Close implements mcp.Connection.
-func (p *pipe) Close() error {
-	p.once.Do(func() { close(p.closed) })
-	return nil
 }

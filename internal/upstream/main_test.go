@@ -82,9 +82,38 @@ func newServer(events chan<- string) *mcp.Server {
 		}
 		return &mcp.CallToolResult{Content: []mcp.Content{}}, nil
 	})
+	say := func(text string) (*mcp.CallToolResult, error) {
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}, nil
+	}
+	question := &mcp.ElicitParams{Meta: mcp.Meta{"kept": true}, Message: "?", RequestedSchema: json.RawMessage(`{"type":"object","properties":{}}`)}
 	add("elicit", func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		_, err := req.Session.Elicit(ctx, &mcp.ElicitParams{Message: "?", RequestedSchema: json.RawMessage(`{"type":"object","properties":{}}`)})
+		answer, err := req.Session.Elicit(ctx, question)
+		if err != nil {
+			return nil, err
+		}
+		return say(answer.Action)
+	})
+	add("sample", func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		answer, err := req.Session.CreateMessage(ctx, &mcp.CreateMessageParams{Meta: mcp.Meta{"kept": true}, MaxTokens: 1})
+		if err != nil {
+			return nil, err
+		}
+		return say(answer.Content.(*mcp.TextContent).Text + " by " + answer.Model)
+	})
+	add("roots", func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		_, err := req.Session.ListRoots(ctx, nil)
 		return nil, err
+	})
+	add("impatient", func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		soon, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+		defer cancel()
+		if _, err := req.Session.Elicit(soon, question); !errors.Is(err, context.DeadlineExceeded) {
+			return nil, fmt.Errorf("not given up: %w", err)
+		}
+		if _, err := req.Session.ListRoots(ctx, nil); err != nil {
+			return nil, err
+		}
+		return say("gave up")
 	})
 	add("ping", func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		return &mcp.CallToolResult{Content: []mcp.Content{}}, req.Session.Ping(ctx, nil)
@@ -126,9 +155,56 @@ func newJob(tool string) (*engine.Job, <-chan string) {
 			Method: protocol.MethodToolsCall,
 			Params: json.RawMessage(`{"name":"` + tool + `","arguments":{},"_meta":{"progressToken":"p"}}`),
 		},
-		SetRemote: func(context.Context, string) error { return nil },
-		Progress:  func(message string) { progress <- message },
+		Line: &line{said: progress},
 	}, progress
+}
+
+// line is a requestor that listens, and answers nothing but what answer says.
+type line struct {
+	engine.Line
+	said   chan string
+	remote func(context.Context, string) error
+	answer func(method string, params json.RawMessage) (task.Outcome, error)
+
+	withdrawn chan struct{} // closed by the withdrawal of an elicitation, before which nothing is answered
+}
+
+func (l *line) SetRemote(ctx context.Context, id string) error {
+	if l.remote == nil {
+		return nil
+	}
+	return l.remote(ctx, id)
+}
+
+func (l *line) Say(message string) { l.said <- message }
+
+func (l *line) Notify(method string, params json.RawMessage) {
+	if method == protocol.MethodProgress && string(protocol.Get(params, "progressToken")) == `"p"` {
+		message, _ := protocol.Unquote(protocol.Get(params, "message"))
+		l.said <- message
+	}
+}
+
+func (l *line) Ask(method string, params json.RawMessage, reply func(task.Outcome)) (func(), error) {
+	if l.withdrawn != nil {
+		if method == protocol.MethodElicit {
+			return func() { close(l.withdrawn) }, nil
+		}
+		go func() {
+			<-l.withdrawn
+			reply(task.Outcome{Result: json.RawMessage(`{"roots":[]}`)})
+		}()
+		return func() {}, nil
+	}
+	if l.answer == nil {
+		return nil, protocol.Errorf(protocol.CodeMethodNotFound, "Method not found: %s", method)
+	}
+	answer, err := l.answer(method, params)
+	if err != nil {
+		return nil, err
+	}
+	reply(answer)
+	return func() {}, nil
 }
 
 func mustRun(t *testing.T, r engine.Runner, tool string) task.Outcome {

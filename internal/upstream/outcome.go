@@ -22,11 +22,3 @@ func outcomeOf(method string, result json.RawMessage, err error) (task.Outcome, 
 	isError := method == protocol.MethodToolsCall && string(protocol.Get(result, "isError")) == "true"
 	return task.Outcome{Result: result, IsError: isError}, nil
 }
-
-// answerRequest answers what a server asks its client from inside a task.
-func answerRequest(method string) (json.RawMessage, *protocol.Error) {
-	if method == protocol.MethodPing {
-		return json.RawMessage("{}"), nil
-	}
-	return nil, protocol.Errorf(protocol.CodeMethodNotFound, "Method not found: %s", method)
-}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os/exec"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -40,7 +41,17 @@ type Processes struct {
 
 type process struct {
 	session *session.Session
-	current atomic.Pointer[progress]
+	client  string // what it was told of its client: its tools may depend on that
+	current atomic.Pointer[engine.Job]
+}
+
+// clientOf says what a process is told of the client whose requests it runs.
+func clientOf(caller *engine.Caller) string {
+	client := string(caller.Capabilities())
+	if caller != nil && caller.LogLevel != "" {
+		client += " " + caller.LogLevel
+	}
+	return client
 }
 
 // Process returns a runner on a pool of processes of one command, which are started as they
@@ -87,11 +98,11 @@ func (p *Processes) Run(ctx context.Context, job *engine.Job) (task.Outcome, err
 
 // attempt goes on with a run in a process.
 func (p *Processes) attempt(ctx context.Context, r *run) (task.Outcome, error) {
-	proc, err := p.acquire(ctx)
+	proc, err := p.acquire(ctx, r.job.Caller, false)
 	if err != nil {
 		return task.Outcome{}, err
 	}
-	proc.current.Store(newProgress(r.job))
+	proc.current.Store(r.job)
 	outcome, err := r.on(ctx, proc.session)
 	proc.current.Store(nil)
 	if ctx.Err() != nil {
@@ -108,7 +119,7 @@ func (p *Processes) Tools(ctx context.Context) (map[string]protocol.TaskSupport,
 	if tools, ok := p.tools.cached(); ok {
 		return tools, nil
 	}
-	proc, err := p.acquire(ctx)
+	proc, err := p.acquire(ctx, nil, true)
 	if err != nil {
 		return nil, p.explain(ctx, err)
 	}
@@ -130,15 +141,17 @@ func (p *Processes) Close() error {
 	return nil
 }
 
-// acquire returns a process that is idle, or a new one.
-func (p *Processes) acquire(ctx context.Context) (*process, error) {
+// acquire returns a process that knows the caller's client, or any at all, and is idle, or a
+// new one.
+func (p *Processes) acquire(ctx context.Context, caller *engine.Caller, anyClient bool) (*process, error) {
+	client := clientOf(caller)
 	select {
 	case p.slots <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 	for {
-		proc, err := p.nextIdle()
+		proc, err := p.nextIdle(client, anyClient)
 		if err != nil {
 			<-p.slots
 			return nil, err
@@ -153,45 +166,60 @@ func (p *Processes) acquire(ctx context.Context) (*process, error) {
 			return proc, nil
 		}
 	}
-	proc, err := p.start(ctx)
+	proc, err := p.start(ctx, caller)
 	if err != nil {
 		<-p.slots
 	}
 	return proc, err
 }
 
-func (p *Processes) nextIdle() (*process, error) {
+// nextIdle takes an idle process, the one used last. If there is none for the client, one
+// of another makes room.
+func (p *Processes) nextIdle(client string, anyClient bool) (*process, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return nil, session.ErrClosed
 	}
-	last := len(p.idle) - 1
-	if last < 0 {
-		return nil, nil
+	for i, proc := range slices.Backward(p.idle) {
+		if anyClient || proc.client == client {
+			p.idle = slices.Delete(p.idle, i, i+1)
+			return proc, nil
+		}
 	}
-	proc := p.idle[last]
-	p.idle = p.idle[:last]
-	return proc, nil
+	if len(p.idle) > 0 && len(p.all) >= cap(p.slots) {
+		proc := p.idle[0]
+		p.idle = p.idle[1:]
+		p.ending.Go(func() { p.end(proc) })
+	}
+	return nil, nil
 }
 
-func (p *Processes) start(ctx context.Context) (*process, error) {
+func (p *Processes) start(ctx context.Context, caller *engine.Caller) (*process, error) {
 	cmd := exec.Command(p.path, p.args[1:]...) //nolint:noctx // it outlives the run that starts it
 	cmd.Stderr = LogLines(p.log)
-	proc := &process{}
+	proc := &process{client: clientOf(caller)}
 	s, err := session.Connect(ctx, session.CommandTransport(cmd), &session.Options{
+		Capabilities: caller.Capabilities(),
 		OnNotification: func(method string, params json.RawMessage) {
 			if method == protocol.MethodToolsChanged {
 				p.tools.changed()
 			}
-			if current := proc.current.Load(); current != nil {
-				current.notified(method, params)
+			if job := proc.current.Load(); job != nil {
+				notify(job.Line, method, params)
 			}
+		},
+		OnRequest: func(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, *protocol.Error) {
+			if job := proc.current.Load(); job != nil {
+				return ask(ctx, job.Line, method, params)
+			}
+			return session.Refuse(ctx, method, params)
 		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("starting %s: %w", p.args[0], err)
 	}
+	setLevel(ctx, s, caller)
 	proc.session = s
 	if !p.add(proc) {
 		_ = s.Close()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/coatcheck/coatcheck/internal/engine"
@@ -90,7 +91,7 @@ func (r *run) poll(ctx context.Context, s *session.Session) (task.Outcome, error
 		}
 		r.heard++
 		if at.StatusMessage != "" {
-			r.job.Progress(bounded(at.StatusMessage))
+			r.job.Say(bounded(at.StatusMessage))
 		}
 		switch status := task.Status(at.Status); {
 		case status == task.Cancelled:
@@ -154,4 +155,14 @@ func pause(ctx context.Context, d time.Duration) error {
 func connectionLost(ctx context.Context, err error) bool {
 	var wire *protocol.Error
 	return err != nil && ctx.Err() == nil && !errors.As(err, &wire)
+}
+
+// maxMessage bounds what a server may put into a statusMessage, in bytes.
+const maxMessage = 4 << 10
+
+func bounded(text string) string {
+	if len(text) <= maxMessage {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxMessage], "") + "…"
 }

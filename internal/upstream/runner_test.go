@@ -4,7 +4,9 @@ package upstream
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/coatcheck/coatcheck/internal/engine"
 	"github.com/coatcheck/coatcheck/protocol"
+	"github.com/coatcheck/coatcheck/task"
 )
 
 // runners are the ways to run a request on newServer.
@@ -83,11 +86,10 @@ func TestOutcomes(t *testing.T) {
 				}
 			}
 			// A client without the capability, and ping.
-			if got := mustRun(t, r, "elicit"); !strings.Contains(string(got.Error), "elicitation") {
-				t.Errorf("elicit: %s", got.Error)
-			}
-			if way.name == "url json" {
-				return // the SDK sends questions to the GET stream there, which a run does not open
+			job, _ := newJob("elicit")
+			job.Caller = &engine.Caller{Initialize: json.RawMessage(`{"capabilities":{}}`)}
+			if got, err := r.Run(t.Context(), job); err != nil || !strings.Contains(string(got.Error), "elicitation") {
+				t.Errorf("elicit: %s %v", got.Error, err)
 			}
 			if got := mustRun(t, r, "ping"); got.Error != nil {
 				t.Errorf("ping: %s", got.Error)
@@ -99,7 +101,7 @@ func TestOutcomes(t *testing.T) {
 func TestProgress(t *testing.T) {
 	for _, way := range runners {
 		if way.name == "url json" {
-			continue // the SDK sends progress to the GET stream there, which a run does not open
+			continue // progress comes on the GET stream there, and may come after the answer
 		}
 		t.Run(way.name, func(t *testing.T) {
 			r := way.start(t, nil)
@@ -107,7 +109,7 @@ func TestProgress(t *testing.T) {
 			if _, err := r.Run(t.Context(), job); err != nil {
 				t.Fatal(err)
 			}
-			if got := <-progress; got != "3/8: computing" {
+			if got := <-progress; got != "computing" {
 				t.Error(got)
 			}
 			if len(progress) != 0 {
@@ -175,11 +177,77 @@ func TestCallerReachesTheHandler(t *testing.T) {
 	if got := textOf(outcome.Result); got != "ada k value host" {
 		t.Error(got)
 	}
-	job, _ = newJob("elicit")
-	job.Caller = &engine.Caller{Initialize: []byte(`{"capabilities":{"elicitation":{}}}`)}
-	if outcome, err = r.Run(t.Context(), job); err != nil || !strings.Contains(string(outcome.Error), "elicitation") {
-		t.Errorf("%s, %v", outcome.Error, err)
+}
+
+// What a tool asks its client goes to the task's requestor, and the answer comes back as it
+// is: a result, a refusal, an error.
+func TestQuestions(t *testing.T) {
+	answers := map[string]task.Outcome{
+		protocol.MethodElicit:        {Result: json.RawMessage(`{"action":"decline"}`)},
+		protocol.MethodCreateMessage: {Result: json.RawMessage(`{"role":"assistant","content":{"type":"text","text":"ü"},"model":"m"}`)},
+		protocol.MethodListRoots:     {Error: json.RawMessage(`{"code":-32099,"message":"no roots here","data":{"a":1}}`)},
 	}
+	for _, way := range runners {
+		t.Run(way.name, func(t *testing.T) {
+			r := way.start(t, nil)
+			for tool, want := range map[string]string{"elicit": "decline", "sample": "ü by m", "roots": "no roots here"} {
+				job, _ := newJob(tool)
+				job.Caller = &engine.Caller{Initialize: []byte(`{"capabilities":{"elicitation":{},"sampling":{},"roots":{}}}`)}
+				job.Line.(*line).answer = func(method string, params json.RawMessage) (task.Outcome, error) {
+					if tool != "roots" && protocol.Get(protocol.Get(params, "_meta"), "kept") == nil {
+						t.Errorf("%s came with %s", method, params)
+					}
+					return answers[method], nil
+				}
+				outcome, err := r.Run(t.Context(), job)
+				if got := textOf(outcome.Result) + string(outcome.Error); err != nil || !strings.Contains(got, want) {
+					t.Errorf("%s: %s, %v", tool, got, err)
+				}
+			}
+		})
+	}
+}
+
+// A tool that gives up withdraws its question.
+func TestWithdrawnQuestion(t *testing.T) {
+	for _, way := range runners {
+		t.Run(way.name, func(t *testing.T) {
+			r := way.start(t, nil)
+			job, _ := newJob("impatient")
+			job.Line.(*line).withdrawn = make(chan struct{})
+			outcome, err := r.Run(t.Context(), job)
+			if got := textOf(outcome.Result); err != nil || got != "gave up" {
+				t.Errorf("%s %s, %v", got, outcome.Error, err)
+			}
+		})
+	}
+}
+
+// A process is told of its client's capabilities, which its tools may depend on: one of
+// another client is not used.
+func TestProcessKnowsItsClient(t *testing.T) {
+	p := newProcesses(t, 2)
+	pid := func(initialize string) string {
+		job, _ := newJob("pid")
+		job.Caller = &engine.Caller{Initialize: []byte(initialize)}
+		outcome, err := p.Run(t.Context(), job)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return textOf(outcome.Result)
+	}
+	plain, asking := pid(`{"capabilities":{}}`), pid(`{"capabilities":{"elicitation":{}}}`)
+	if plain == asking || pid(`{"capabilities":{"tasks":{}}}`) != plain || pid(`{"capabilities":{"elicitation":{}}}`) != asking {
+		t.Errorf("processes %s and %s", plain, asking)
+	}
+	for i := range 5 { // each makes room for the next
+		pid(fmt.Sprintf(`{"capabilities":{"elicitation":{"n":%d}}}`, i))
+	}
+	eventually(t, "no more than two processes", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return len(p.all) <= 2
+	})
 }
 
 func TestMalformedParams(t *testing.T) {

@@ -73,7 +73,7 @@ func (u *Remote) Run(ctx context.Context, job *engine.Job) (task.Outcome, error)
 
 // attempt goes on with a run in a new session.
 func (u *Remote) attempt(ctx context.Context, r *run) (task.Outcome, error) {
-	s, err := u.connect(ctx, r.job.Caller, newProgress(r.job))
+	s, err := u.connect(ctx, r.job.Caller, r.job.Line)
 	if err != nil {
 		return task.Outcome{}, err
 	}
@@ -81,21 +81,32 @@ func (u *Remote) attempt(ctx context.Context, r *run) (task.Outcome, error) {
 	return r.on(ctx, s)
 }
 
-func (u *Remote) connect(ctx context.Context, caller *engine.Caller, p *progress) (*session.Session, error) {
-	transport := &session.HTTP{URL: u.endpoint, Client: u.client}
+// connect opens a session for a task's line, or for none. The server may send questions and
+// notifications on the GET stream, too.
+func (u *Remote) connect(ctx context.Context, caller *engine.Caller, line engine.Line) (*session.Session, error) {
+	transport := &session.HTTP{URL: u.endpoint, Client: u.client, Listen: line != nil}
 	if caller != nil {
 		transport.Header = passedOn(caller.Header)
 	}
-	return session.Connect(ctx, transport, &session.Options{
+	opts := &session.Options{
 		OnNotification: func(method string, params json.RawMessage) {
 			if method == protocol.MethodToolsChanged {
 				u.tools.changed()
 			}
-			if p != nil {
-				p.notified(method, params)
-			}
+			notify(line, method, params)
 		},
-	})
+		OnRequest: func(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, *protocol.Error) {
+			return ask(ctx, line, method, params)
+		},
+	}
+	if line != nil {
+		opts.Capabilities = caller.Capabilities()
+	}
+	s, err := session.Connect(ctx, transport, opts)
+	if err == nil {
+		setLevel(ctx, s, caller)
+	}
+	return s, err
 }
 
 // Tools returns what the server itself says of each tool's support for tasks; a tool that is

@@ -4,13 +4,12 @@ package wire
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"mime"
-	"net"
 	"net/http"
-	"net/netip"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -85,11 +84,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	case req.Method == http.MethodDelete:
 		h.sessions.forget(header(req, sessionHeader))
 		h.inner.ServeHTTP(w, req)
-	case req.Method == http.MethodGet && req.Header.Get("Last-Event-ID") != "":
-		// What is replayed may be an answer that was to be rewritten.
-		rw := newRewriter(w, func(m *protocol.Message) json.RawMessage { return h.replayed(m) })
-		h.inner.ServeHTTP(rw, req)
-		rw.finish()
+	case req.Method == http.MethodGet:
+		h.listen(w, req)
 	case req.Method == http.MethodPost && isJSON(req) && hasTasks(header(req, versionHeader)):
 		h.post(w, req)
 	default:
@@ -136,6 +132,8 @@ func (h *handler) post(w http.ResponseWriter, req *http.Request) {
 	}
 	known := h.sessions.get(header(req, sessionHeader))
 	switch {
+	case err == nil && m.IsResponse() && receiver.IsAnswer(m.ID):
+		h.accept(w, req, m)
 	case err != nil || m.IsResponse(): // malformed, or an answer to the server: not ours
 		h.pass(w, req, body)
 	case known != nil && known.negotiated && !known.tasks: // of another protocol revision
@@ -153,6 +151,11 @@ func (h *handler) post(w http.ResponseWriter, req *http.Request) {
 	case h.receiver.Takes(m):
 		h.answer(w, req, m)
 	default:
+		if m.Method == protocol.MethodSetLevel && known != nil {
+			if level, ok := protocol.Unquote(protocol.Get(m.Params, "level")); ok {
+				known.logLevel.Store(&level)
+			}
+		}
 		h.pass(w, req, body)
 	}
 }
@@ -235,12 +238,15 @@ func (h *handler) requestor(req *http.Request, s *session) *receiver.Requestor {
 			Principal: principal,
 			TokenInfo: auth.TokenInfoFromContext(req.Context()),
 			Header:    req.Header,
+			Session:   header(req, sessionHeader),
 		},
 		Identified: identified,
-		Session:    header(req, sessionHeader),
 	}
 	if s != nil {
 		from.Initialize = s.initialize
+		if level := s.logLevel.Load(); level != nil {
+			from.LogLevel = *level
+		}
 	}
 	return from
 }
@@ -263,8 +269,27 @@ func (h *handler) answer(w http.ResponseWriter, req *http.Request, m *protocol.M
 	writeJSON(w, http.StatusOK, a.Append(make([]byte, 0, 512), m.ID))
 }
 
-// result serves tasks/result: as JSON if the answer is there, else as a stream that is kept
-// open until it is (RES-2). Dropping it loses nothing (GET-5).
+// accept takes an answer to a question that a task asked.
+func (h *handler) accept(w http.ResponseWriter, req *http.Request, m *protocol.Message) {
+	s, ok := h.verify(w, req)
+	if !ok {
+		return
+	}
+	id, _ := protocol.Unquote(m.ID)
+	answer := task.Outcome{Result: m.Result, Error: m.Error}
+	if answer.Error != nil {
+		answer.Result = nil
+	}
+	if refused := h.receiver.Accept(req.Context(), h.requestor(req, s), id, answer); refused != nil {
+		writeJSON(w, http.StatusBadRequest, protocol.AppendError(nil, nil, refused))
+		return
+	}
+	w.WriteHeader(http.StatusAccepted)
+}
+
+// result serves tasks/result: as JSON if the answer is there or comes at once, else as a
+// stream that is kept open until it is (RES-2), and carries what the task has to say (INP-5).
+// Dropping it loses nothing (GET-5).
 func (h *handler) result(w http.ResponseWriter, req *http.Request, from *receiver.Requestor, m *protocol.Message) {
 	if a, ready := h.receiver.Ready(req.Context(), from, m.Params); ready {
 		writeJSON(w, http.StatusOK, a.Append(nil, m.ID))
@@ -272,71 +297,46 @@ func (h *handler) result(w http.ResponseWriter, req *http.Request, from *receive
 	}
 	ctx, done := h.waits.begin(req.Context(), h.scope(req), m.ID)
 	defer done()
-	answered := make(chan receiver.Answer, 1)
-	go func() {
-		defer close(answered)
+	if !strings.Contains(strings.Join(req.Header.Values("Accept"), ","), "text/event-stream") {
 		if a, err := h.receiver.Handle(ctx, from, m); err == nil {
-			answered <- a
-		}
-	}()
-	var streamAfter <-chan time.Time // never, for a client that takes no event stream
-	if strings.Contains(strings.Join(req.Header.Values("Accept"), ","), "text/event-stream") {
-		streamAfter = time.After(patience)
-	}
-	select {
-	case a, ok := <-answered:
-		if ok {
 			writeJSON(w, http.StatusOK, a.Append(nil, m.ID))
 		}
 		return
-	case <-streamAfter:
+	}
+	waiting := h.receiver.Wait(from, m.Params)
+	defer waiting.Close()
+	next := func(patience time.Duration) (receiver.Message, receiver.Answer, bool, error) {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		return waiting.Next(ctx)
+	}
+	message, a, last, err := next(patience)
+	if last {
+		writeJSON(w, http.StatusOK, a.Append(nil, m.ID))
+		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-cache, no-transform")
 	w.WriteHeader(http.StatusOK)
 	flush := http.NewResponseController(w).Flush
-	if flush() != nil {
-		done()
-	}
-	tick := time.NewTicker(keepAlive)
-	defer tick.Stop()
-	for {
-		select {
-		case a, ok := <-answered:
-			if ok {
-				_, _ = w.Write(appendEvent(nil, a.Append(nil, m.ID)))
-				_ = flush()
-			}
+	if err != nil { // nothing to say yet
+		if flush() != nil {
 			return
-		case <-tick.C:
-			if _, err := io.WriteString(w, ": keep-alive\n\n"); err != nil || flush() != nil {
-				done() // ends the waiting goroutine, which closes answered
-			}
+		}
+		message, a, last, err = next(keepAlive)
+	}
+	for ; ctx.Err() == nil; message, a, last, err = next(keepAlive) {
+		event := []byte(": keep-alive\n\n")
+		switch {
+		case last:
+			event = appendEvent(nil, a.Append(nil, m.ID))
+		case err == nil:
+			event = appendEvent(nil, message.Append(nil))
+		}
+		if _, err := w.Write(event); err != nil || flush() != nil || last {
+			return
 		}
 	}
-}
-
-// rebound reports a request that reached a loopback address under a foreign host name: a
-// web page that had its name point here (DNS rebinding). The SDK's handler refuses these,
-// so what does not reach it must be refused too.
-func rebound(req *http.Request) bool {
-	local, ok := req.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	if !ok || local == nil {
-		return false
-	}
-	at, err := netip.ParseAddrPort(local.String())
-	return err == nil && at.Addr().IsLoopback() && !isLoopback(req.Host)
-}
-
-func isLoopback(host string) bool {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	if host == "localhost" {
-		return true
-	}
-	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
-	return err == nil && addr.IsLoopback()
 }
 
 func writeJSON(w http.ResponseWriter, status int, body []byte) {

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -29,6 +30,7 @@ type session struct {
 	initialize json.RawMessage // params, if they are known and not too long to keep
 	negotiated bool            // this process saw the session begin
 	tasks      bool            // tasks were declared to it
+	logLevel   atomic.Pointer[string]
 	verified   time.Time
 }
 

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"sync"
@@ -42,7 +43,7 @@ func (t *transport) Connect(ctx context.Context) (mcp.Connection, error) {
 		Connection: inner,
 		receiver:   t.receiver,
 		from: receiver.Requestor{
-			Caller:     engine.Caller{Principal: t.opts.Principal},
+			Caller:     engine.Caller{Principal: t.opts.Principal, Session: rand.Text()},
 			Identified: true,
 		},
 		rewrites: map[jsonrpc.ID]func(json.RawMessage) json.RawMessage{},
@@ -65,6 +66,7 @@ type conn struct {
 	ctx     context.Context // of the calls being answered here
 	stop    context.CancelFunc
 	answers sync.WaitGroup
+	speak   sync.Once // opens the outlet
 
 	mu       sync.Mutex
 	from     receiver.Requestor
@@ -80,9 +82,70 @@ func (c *conn) Read(ctx context.Context) (jsonrpc.Message, error) {
 			c.stop()
 			return nil, err
 		}
-		req, ok := msg.(*jsonrpc.Request)
-		if !ok || !c.take(req) {
-			return msg, nil
+		switch msg := msg.(type) {
+		case *jsonrpc.Request:
+			if c.take(msg) {
+				continue
+			}
+		case *jsonrpc.Response:
+			if id, ok := msg.ID.Raw().(string); ok && receiver.IsAnswer(protocol.AppendString(nil, id)) {
+				c.accept(id, msg)
+				continue
+			}
+		}
+		return msg, nil
+	}
+}
+
+// accept takes an answer to a question that a task asked. One that is refused has no answer
+// of its own on a connection: a log message says what is wrong with it.
+func (c *conn) accept(id string, resp *jsonrpc.Response) {
+	c.mu.Lock()
+	from := c.from
+	c.mu.Unlock()
+	answer := task.Outcome{Result: resp.Result}
+	if resp.Error != nil {
+		answer = task.Outcome{Error: errorObject(resp.Error)}
+	}
+	c.answers.Go(func() {
+		if refused := c.receiver.Accept(c.ctx, &from, id, answer); refused != nil {
+			_ = c.send(receiver.Complaint(id, refused)) // fails only when nobody reads any more
+		}
+	})
+}
+
+func errorObject(err error) json.RawMessage {
+	wire := &jsonrpc.Error{Code: protocol.CodeInternalError, Message: err.Error()}
+	if as, ok := errors.AsType[*jsonrpc.Error](err); ok {
+		wire = as
+	}
+	return (&protocol.Error{Code: wire.Code, Message: wire.Message, Data: wire.Data}).JSON()
+}
+
+// send sends a message of ours.
+func (c *conn) send(m receiver.Message) error {
+	req := &jsonrpc.Request{Method: m.Method, Params: m.Params}
+	if m.ID != "" {
+		id, err := jsonrpc.MakeID(m.ID)
+		if err != nil {
+			return err
+		}
+		req.ID = id
+	}
+	return c.Connection.Write(c.ctx, req)
+}
+
+// speakUp sends what the session's tasks have to say outside of a call.
+func (c *conn) speakUp() {
+	c.mu.Lock()
+	from := c.from
+	c.mu.Unlock()
+	outlet := c.receiver.Outlet(&from)
+	defer outlet.Close()
+	for {
+		m, err := outlet.Next(c.ctx)
+		if err != nil || c.send(m) != nil {
+			return
 		}
 	}
 }
@@ -90,6 +153,13 @@ func (c *conn) Read(ctx context.Context) (jsonrpc.Message, error) {
 // take reports whether a request is dealt with here.
 func (c *conn) take(req *jsonrpc.Request) bool {
 	switch {
+	case req.Method == protocol.MethodInitialized:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.tasks {
+			c.speak.Do(func() { c.answers.Go(c.speakUp) })
+		}
+		return false
 	case !req.IsCall():
 		return req.Method == protocol.MethodCancelled && c.waits.cancel(ownScope, protocol.Get(req.Params, "requestId"))
 	case req.Method == protocol.MethodInitialize:
@@ -109,6 +179,14 @@ func (c *conn) take(req *jsonrpc.Request) bool {
 	if !tasks {
 		return false
 	}
+	if req.Method == protocol.MethodSetLevel {
+		if level, ok := protocol.Unquote(protocol.Get(req.Params, "level")); ok {
+			c.mu.Lock()
+			c.from.LogLevel = level
+			c.mu.Unlock()
+		}
+		return false
+	}
 	if req.Method == protocol.MethodToolsList {
 		c.onResult(req.ID, c.receiver.DeclareTools)
 		return false
@@ -120,13 +198,34 @@ func (c *conn) take(req *jsonrpc.Request) bool {
 	ctx, end := c.waits.begin(c.ctx, ownScope, m.ID)
 	c.answers.Go(func() {
 		defer end()
-		a, err := c.receiver.Handle(ctx, &from, m)
+		a, err := c.answer(ctx, &from, m)
 		if err != nil {
 			return // the call was cancelled, or the connection is closed
 		}
 		_ = c.Connection.Write(c.ctx, response(req.ID, a)) // fails only when nobody reads any more
 	})
 	return true
+}
+
+// answer answers a call, and until it can, for tasks/result, sends what the task has to say.
+func (c *conn) answer(ctx context.Context, from *receiver.Requestor, m *protocol.Message) (receiver.Answer, error) {
+	if m.Method != protocol.MethodTasksResult {
+		return c.receiver.Handle(ctx, from, m)
+	}
+	if a, ready := c.receiver.Ready(ctx, from, m.Params); ready {
+		return a, nil
+	}
+	waiting := c.receiver.Wait(from, m.Params)
+	defer waiting.Close()
+	for {
+		message, a, last, err := waiting.Next(ctx)
+		if err != nil || last {
+			return a, err
+		}
+		if err := c.send(message); err != nil {
+			return receiver.Answer{}, err
+		}
+	}
 }
 
 func (c *conn) onResult(id jsonrpc.ID, change func(json.RawMessage) json.RawMessage) {

@@ -1,0 +1,315 @@
+package engine
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coatcheck/coatcheck/protocol"
+	"github.com/coatcheck/coatcheck/task"
+)
+
+// openQuestion is a question that a task waits for the answer to.
+type openQuestion struct {
+	name  question
+	input task.InputRequest
+	reply func(task.Outcome) // to the work; must not block
+	on    *Feed              // the stream it is out on; nil: it waits for one
+}
+
+// audience are the streams on which a running task's requestor listens, and what is to be
+// answered on them.
+type audience struct {
+	mu     sync.Mutex
+	feeds  []*Feed         // of tasks/result calls, oldest first
+	open   []*openQuestion // first asked first
+	told   float64         // the progress reported last
+	spoke  bool            // it has reported progress
+	missed *Event          // the progress reported last, if nobody listened
+	over   bool
+}
+
+// place is where a session's own streams are found.
+type place struct {
+	principal task.Principal
+	session   string
+}
+
+// outlets are the streams that belong to sessions and not to a call: the connection of a
+// stdio session, the GET stream of an HTTP one.
+type outlets struct {
+	mu sync.RWMutex
+	of map[task.Principal]map[string][]*Feed // by session; the latest is the one that is used
+}
+
+func (o *outlets) add(f *Feed) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	at := place{f.listener.Principal, f.listener.Session}
+	if o.of[at.principal] == nil {
+		o.of[at.principal] = map[string][]*Feed{}
+	}
+	o.of[at.principal][at.session] = append(o.of[at.principal][at.session], f)
+}
+
+func (o *outlets) remove(f *Feed) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	at := place{f.listener.Principal, f.listener.Session}
+	sessions := o.of[at.principal]
+	sessions[at.session] = slices.DeleteFunc(sessions[at.session], func(other *Feed) bool { return other == f })
+	if len(sessions[at.session]) == 0 {
+		delete(sessions, at.session)
+	}
+	if len(sessions) == 0 {
+		delete(o.of, at.principal)
+	}
+}
+
+// at returns the stream of one session, or nil.
+func (o *outlets) at(p place) *Feed {
+	if p.session == "" {
+		return nil
+	}
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	if feeds := o.of[p.principal][p.session]; len(feeds) > 0 {
+		return feeds[len(feeds)-1]
+	}
+	return nil
+}
+
+// hearing returns those that may be told of a task's status: the sessions of its principal,
+// or, where that does not tell requestors apart, the one session that made it (NOT-1).
+func (o *outlets) hearing(p place) []*Feed {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	var all []*Feed
+	for session, feeds := range o.of[p.principal] {
+		if f := feeds[len(feeds)-1]; f.listener.Identified || session == p.session {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// attach adds the stream of a tasks/result call. What is open is asked on it, whether or not
+// it is out elsewhere: that stream may be dead, and nobody knows yet (requirements C.7).
+func (e *Engine) attach(l *live, f *Feed) {
+	now := e.opts.Now()
+	l.audience.mu.Lock()
+	defer l.audience.mu.Unlock()
+	if l.audience.over {
+		return
+	}
+	l.audience.feeds = append(l.audience.feeds, f)
+	if missed := l.audience.missed; missed != nil {
+		l.audience.missed = nil
+		f.push(*missed, now)
+	}
+	home := e.outlets.at(l.home)
+	for _, q := range l.audience.open {
+		if home != nil && q.on == home && l.home.session == f.listener.Session {
+			continue // that session was pushed it, and is there
+		}
+		e.askOn(q, f, now)
+	}
+}
+
+// detach removes a stream; questions that were out on it go to another.
+func (e *Engine) detach(l *live, f *Feed) {
+	l.audience.mu.Lock()
+	defer l.audience.mu.Unlock()
+	l.audience.feeds = slices.DeleteFunc(l.audience.feeds, func(other *Feed) bool { return other == f })
+	for _, q := range l.audience.open {
+		if q.on == f {
+			q.on = nil
+			e.offer(l, q)
+		}
+	}
+}
+
+// askOn puts a question on a stream, if its client can answer it.
+func (e *Engine) askOn(q *openQuestion, f *Feed, now time.Time) bool {
+	if refusal(f.listener.Initialize, q.input.Method, q.input.Params) != nil || !f.ask(q, now) {
+		return false
+	}
+	q.on = f
+	return true
+}
+
+// offer puts a question that waits on one of the streams there are: the one opened last.
+func (e *Engine) offer(l *live, q *openQuestion) {
+	now := e.opts.Now()
+	for _, f := range slices.Backward(l.audience.feeds) {
+		if e.askOn(q, f, now) {
+			return
+		}
+	}
+	if !e.opts.PushInput {
+		return
+	}
+	if f := e.outlets.at(l.home); f != nil {
+		e.askOn(q, f, now)
+	}
+}
+
+// closeQuestion takes a question from those that are open, and back from where it is out.
+func (e *Engine) closeQuestion(l *live, q *openQuestion, answeredAs string) {
+	l.audience.mu.Lock()
+	defer l.audience.mu.Unlock()
+	l.audience.open = slices.DeleteFunc(l.audience.open, func(other *openQuestion) bool { return other == q })
+	e.takeBack(l, q, answeredAs)
+}
+
+func (e *Engine) takeBack(l *live, q *openQuestion, answeredAs string) {
+	now := e.opts.Now()
+	for _, f := range l.audience.feeds {
+		f.closed(q.name, answeredAs, now)
+	}
+	for _, f := range e.outlets.hearing(l.home) {
+		f.closed(q.name, answeredAs, now)
+	}
+}
+
+// tell puts what a task says on the streams of its tasks/result calls, one for each session,
+// and on that of the session that made it.
+func (e *Engine) tell(l *live, ev Event) {
+	now := e.opts.Now()
+	l.audience.mu.Lock()
+	defer l.audience.mu.Unlock()
+	if l.audience.over {
+		return
+	}
+	heard := l.eachSession(func(f *Feed) { f.push(ev, now) })
+	if !heard[l.home.session] {
+		if f := e.outlets.at(l.home); f != nil {
+			f.push(ev, now)
+			return
+		}
+	}
+	if ev.Method == protocol.MethodProgress && len(l.audience.feeds) == 0 {
+		l.audience.missed = &ev
+	}
+}
+
+// eachSession calls visit with one stream of each session that waits for the task, and
+// returns the sessions.
+func (l *live) eachSession(visit func(*Feed)) map[string]bool {
+	if len(l.audience.feeds) == 0 {
+		return nil
+	}
+	heard := map[string]bool{}
+	for _, f := range slices.Backward(l.audience.feeds) {
+		if session := f.listener.Session; session != "" {
+			if heard[session] {
+				continue
+			}
+			heard[session] = true
+		}
+		visit(f)
+	}
+	return heard
+}
+
+// announce tells of a task's new status (NOT-1). The streams of tasks/result calls need not
+// hear of the last one, which their answer tells.
+func (e *Engine) announce(l *live, t *task.Task) {
+	if e.opts.NoStatusNotifications {
+		return
+	}
+	ev := Event{Task: t.ID, Method: protocol.MethodTasksStatus, State: t}
+	now := e.opts.Now()
+	told := e.announceTo(l.home, ev, now)
+	if t.Status.Terminal() {
+		return
+	}
+	l.audience.mu.Lock()
+	defer l.audience.mu.Unlock()
+	l.eachSession(func(f *Feed) {
+		if f.listener.Session == "" || !slices.ContainsFunc(told, func(o *Feed) bool { return o.listener.Session == f.listener.Session }) {
+			f.push(ev, now)
+		}
+	})
+}
+
+func (e *Engine) announceTo(home place, ev Event, now time.Time) (told []*Feed) {
+	told = e.outlets.hearing(home)
+	for _, f := range told {
+		f.push(ev, now)
+	}
+	return told
+}
+
+// silence ends what a task has to say: its questions are taken back, its progress is
+// dropped.
+func (e *Engine) silence(l *live) {
+	l.audience.mu.Lock()
+	defer l.audience.mu.Unlock()
+	l.audience.over = true
+	for _, q := range l.audience.open {
+		e.takeBack(l, q, "")
+	}
+	l.audience.open, l.audience.missed = nil, nil
+	if !l.audience.spoke {
+		return
+	}
+	for _, f := range l.audience.feeds {
+		f.over(l.ref.ID)
+	}
+	for _, f := range e.outlets.hearing(l.home) {
+		f.over(l.ref.ID)
+	}
+}
+
+// lastWord waits, not for long, until a task's progress is on its way, so that the last one
+// comes before the end.
+func (e *Engine) lastWord(l *live) {
+	l.audience.mu.Lock()
+	var idle []<-chan struct{}
+	if l.audience.spoke {
+		for _, f := range l.audience.feeds {
+			idle = append(idle, f.hurry(l.ref.ID))
+		}
+		if f := e.outlets.at(l.home); f != nil {
+			idle = append(idle, f.hurry(l.ref.ID))
+		}
+	}
+	l.audience.mu.Unlock()
+	if len(idle) == 0 {
+		return
+	}
+	timeout := time.NewTimer(lastWordPatience)
+	defer timeout.Stop()
+	for _, done := range idle {
+		select {
+		case <-done:
+		case <-timeout.C:
+			return
+		}
+	}
+}
+
+const lastWordPatience = 100 * time.Millisecond
+
+// Outlet opens a stream that belongs to a session and carries what its tasks say while none
+// of its tasks/result calls is open, and changes of status. Close ends it.
+func (e *Engine) Outlet(l Listener) *Outlet {
+	o := &Outlet{engine: e, feed: newFeed(l)}
+	e.outlets.add(o.feed)
+	if e.opts.PushInput {
+		at := place{l.Principal, l.Session}
+		for _, l := range e.runningHere() {
+			if l.home == at {
+				l.audience.mu.Lock()
+				for _, q := range l.audience.open {
+					if q.on == nil {
+						e.offer(l, q)
+					}
+				}
+				l.audience.mu.Unlock()
+			}
+		}
+	}
+	return o
+}

@@ -1,0 +1,135 @@
+package receiver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/coatcheck/coatcheck/internal/engine"
+	"github.com/coatcheck/coatcheck/protocol"
+	"github.com/coatcheck/coatcheck/task"
+)
+
+// Message is a request or notification about a task, on its way to the requestor.
+type Message struct {
+	ID     string // of a request; "" for a notification
+	Method string
+	Params json.RawMessage
+}
+
+// Append appends the message as JSON-RPC.
+func (m Message) Append(dst []byte) []byte {
+	dst = append(dst, `{"jsonrpc":"2.0",`...)
+	if m.ID != "" {
+		dst = append(dst, `"id":`...)
+		dst = append(protocol.AppendString(dst, m.ID), ',')
+	}
+	dst = append(dst, `"method":`...)
+	dst = protocol.AppendString(dst, m.Method)
+	dst = append(dst, `,"params":`...)
+	dst = append(dst, m.Params...)
+	return append(dst, '}')
+}
+
+// message is an event as its requestor is told of it: marked as the task's (INP-2, REL-1,
+// REL-4), whatever mark the server gave it, except for a change of status (NOT-3).
+func message(ev engine.Event) Message {
+	if ev.State != nil {
+		wire := wireTask(ev.State)
+		return Message{Method: ev.Method, Params: wire.AppendJSON(nil)}
+	}
+	marked, err := protocol.SetMeta(ev.Params, protocol.MetaRelatedTask, protocol.RelatedTask(ev.Task))
+	if err != nil { // no params, or none that could carry it
+		marked, _ = protocol.SetMeta([]byte("{}"), protocol.MetaRelatedTask, protocol.RelatedTask(ev.Task))
+	}
+	return Message{ID: ev.Ask, Method: ev.Method, Params: marked}
+}
+
+func (from *Requestor) listener() engine.Listener {
+	return engine.Listener{
+		Principal: from.Principal, Session: from.Session, Identified: from.Identified, Initialize: from.Initialize,
+	}
+}
+
+// Waiting is a tasks/result call that waits, on a stream that can carry more than its answer.
+type Waiting struct {
+	receiver   *Receiver
+	attendance *engine.Attendance
+}
+
+// Wait begins to wait for the answer to a tasks/result call that Ready could not answer.
+// Close must be called.
+func (r *Receiver) Wait(from *Requestor, params json.RawMessage) *Waiting {
+	ref, _ := refOf(from, params)
+	return &Waiting{receiver: r, attendance: r.engine.Attend(ref.ID, from.listener())}
+}
+
+// Next returns what is to be sent next: a message, or at last the answer, when last is true.
+// Calling it says that the message it returned before was sent. The error is ctx's; Next may
+// be called again after it.
+func (w *Waiting) Next(ctx context.Context) (m Message, a Answer, last bool, err error) {
+	ev, t, err := w.attendance.Next(ctx)
+	switch {
+	case err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()):
+		return Message{}, Answer{}, false, err
+	case err != nil || t != nil:
+		return Message{}, w.receiver.result(t, err), true, nil
+	}
+	return message(ev), Answer{}, false, nil
+}
+
+// Close ends the waiting; the task goes on (GET-5).
+func (w *Waiting) Close() { w.attendance.Close() }
+
+// Outlet is a stream that belongs to a session, not to a call.
+type Outlet struct{ outlet *engine.Outlet }
+
+// Outlet opens the stream of a requestor's session. Close must be called.
+func (r *Receiver) Outlet(from *Requestor) *Outlet {
+	return &Outlet{r.engine.Outlet(from.listener())}
+}
+
+// Next returns what is to be sent next, as Waiting.Next does.
+func (o *Outlet) Next(ctx context.Context) (Message, error) {
+	ev, err := o.outlet.Next(ctx)
+	if err != nil {
+		return Message{}, err
+	}
+	return message(ev), nil
+}
+
+// Close ends the stream.
+func (o *Outlet) Close() { o.outlet.Close() }
+
+// IsAnswer reports whether the id of a response is that of a question of ours.
+func IsAnswer(id json.RawMessage) bool {
+	s, ok := protocol.Unquote(id)
+	return ok && engine.IsAsk(s)
+}
+
+// Complaint is the log message that says why an answer was refused, where that cannot be said
+// in reply to it.
+func Complaint(id string, refused json.RawMessage) Message {
+	params := protocol.Marshal(struct {
+		Level  string          `json:"level"`
+		Logger string          `json:"logger"`
+		Data   json.RawMessage `json:"data"`
+	}{"error", "coatcheck", protocol.Get(refused, "message")})
+	if about := engine.AskedBy(id); about != "" {
+		params, _ = protocol.SetMeta(params, protocol.MetaRelatedTask, protocol.RelatedTask(about))
+	}
+	return Message{Method: protocol.MethodLogMessage, Params: params}
+}
+
+// Accept takes the response to a question of ours. What is refused is not an answer, or comes
+// too late; an answer that comes twice is fine, and changes nothing (X-7).
+func (r *Receiver) Accept(ctx context.Context, from *Requestor, id string, answer task.Outcome) (refused json.RawMessage) {
+	t, err := r.engine.Answer(ctx, from.Principal, id, answer)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, task.ErrTerminal):
+		return refuse(protocol.CodeInvalidParams, "The answer comes too late: the task is in terminal status '%s': %s", t.Status, t.StatusMessage).Error
+	}
+	return r.failed("answer", err).Error
+}

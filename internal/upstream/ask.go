@@ -1,0 +1,72 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/coatcheck/coatcheck/internal/engine"
+	"github.com/coatcheck/coatcheck/internal/session"
+	"github.com/coatcheck/coatcheck/protocol"
+	"github.com/coatcheck/coatcheck/task"
+)
+
+// ask puts a request of the server to a task's requestor, and waits for the answer.
+func ask(ctx context.Context, line engine.Line, method string, params json.RawMessage) (json.RawMessage, *protocol.Error) {
+	if line == nil || method == protocol.MethodPing {
+		return session.Refuse(ctx, method, params)
+	}
+	answers := make(chan task.Outcome, 1)
+	withdraw, err := line.Ask(method, params, func(answer task.Outcome) { answers <- answer })
+	if err != nil {
+		return nil, refused(err)
+	}
+	select {
+	case answer := <-answers:
+		if answer.Error != nil {
+			return nil, errorOf(answer.Error)
+		}
+		return answer.Result, nil
+	case <-ctx.Done():
+		withdraw()
+		return nil, protocol.Errorf(protocol.CodeRequestCancelled, "Request cancelled")
+	}
+}
+
+// refused makes an error of Ask what the server is answered.
+func refused(err error) *protocol.Error {
+	if wire, ok := errors.AsType[*protocol.Error](err); ok {
+		return wire
+	}
+	return protocol.Errorf(protocol.CodeInternalError, "Internal error")
+}
+
+// errorOf reads an error object.
+func errorOf(raw json.RawMessage) *protocol.Error {
+	wire := &protocol.Error{}
+	if json.Unmarshal(raw, wire) != nil {
+		return protocol.Errorf(protocol.CodeInternalError, "The client answered with a malformed error")
+	}
+	return wire
+}
+
+// notify passes on a notification of the server, unless it is about the server as a whole:
+// the requestor's own session with it hears that.
+func notify(line engine.Line, method string, params json.RawMessage) {
+	switch method {
+	case protocol.MethodToolsChanged, protocol.MethodPromptsChanged, protocol.MethodResourcesChanged, protocol.MethodResourceUpdated:
+		return
+	}
+	if line != nil {
+		line.Notify(method, params)
+	}
+}
+
+// setLevel asks a server for the log messages that the requestor asked it for.
+func setLevel(ctx context.Context, s *session.Session, caller *engine.Caller) {
+	if caller == nil || caller.LogLevel == "" || protocol.Get(protocol.Get(s.Server(), "capabilities"), "logging") == nil {
+		return
+	}
+	params := append(protocol.AppendString([]byte(`{"level":`), caller.LogLevel), '}')
+	_, _ = s.Call(ctx, protocol.MethodSetLevel, params) // without it the server logs as it likes
+}
