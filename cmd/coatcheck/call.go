@@ -25,6 +25,7 @@ type callCmd struct {
 	Arguments []string `arg:"" optional:"" name:"key=value" help:"Arguments of the tool: key=value for a text, key:=json for anything else."`
 
 	serverFlag
+	answerFlags
 	TTL    *time.Duration `name:"ttl" placeholder:"10m" help:"How long the server shall keep the task, from its creation. The server decides if left out."`
 	Plain  bool           `xor:"plain" help:"Call plainly, without a task."`
 	Detach bool           `xor:"plain" help:"Print the task's id and leave it running."`
@@ -36,6 +37,10 @@ func (*callCmd) Help() string {
 	return `The tool is called as a task where the server offers that and the tool allows it, otherwise
 plainly. The status goes to stderr, the result to stdout. Ctrl-C asks whether to cancel the
 task or to leave it running; without a terminal on stdin it leaves.
+
+When the server asks something (an elicitation), a form on the terminal asks you; Esc leaves
+it. --answer and --decline answer instead. With neither and without a terminal the question
+of a task is shown and left open, and that of a plain call is dismissed.
 
   coatcheck call http://127.0.0.1:8080/mcp slow_compute seconds:=5 label=mine
   coatcheck call --stdio 'npx some-server' tool key=value
@@ -73,15 +78,21 @@ func (c *callCmd) Run(std streams) error {
 	if err != nil {
 		return err
 	}
+	answers, err := c.script(std.in)
+	if err != nil {
+		return err
+	}
 	show := newDisplay(std.err)
-	progress := &status{show: show}
+	progress := newStatus(show)
+	asker := newAsker(show, progress)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	r, err := dial(ctx, to, std, show, progress.notified)
+	r, err := dial(ctx, to, std, show, asker.peer())
 	if err != nil {
 		return err
 	}
 	defer r.close()
+	a := &attendance{remote: r, std: std, status: progress, asker: asker, script: answers, raw: c.JSON, mayCancel: true}
 
 	params := protocol.AppendString([]byte(`{"name":`), tool)
 	params = append(append(params, `,"arguments":`...), arguments...)
@@ -96,7 +107,9 @@ func (c *callCmd) Run(std streams) error {
 		if c.Detach {
 			return fmt.Errorf("%s cannot be called as a task at %s; leave out --detach", tool, r.target)
 		}
-		return c.plainly(ctx, r, params, progress)
+		defer a.present()()
+		stop() // from here on signals are the attendance's
+		return c.plainly(a, params)
 	}
 	ask := "{}"
 	if c.TTL != nil {
@@ -105,12 +118,14 @@ func (c *callCmd) Run(std streams) error {
 	if params, err = protocol.Set(params, "task", []byte(ask)); err != nil {
 		return err
 	}
-	answer, err := r.call(ctx, protocol.MethodToolsCall, params)
-	if err != nil {
-		if ctx.Err() != nil {
-			return fmt.Errorf("left before the server answered; if it made a task, that is in: coatcheck tasks list %s", r.target)
-		}
-		return c.refused(ctx, std, err)
+	defer a.present()()
+	stop() // from here on signals are the attendance's
+	answer, err := a.call(protocol.MethodToolsCall, params)
+	switch {
+	case errors.Is(err, errToCancel):
+		return fmt.Errorf("left before the server answered; if it made a task, that is in: coatcheck tasks list %s", r.target)
+	case err != nil:
+		return c.refused(std, err)
 	}
 	state, ok, err := created(answer)
 	if err != nil {
@@ -120,36 +135,40 @@ func (c *callCmd) Run(std streams) error {
 		show.end()
 		return printResult(std, answer, c.JSON)
 	}
-	t := ticket{remote: r, id: state.TaskID}
+	a.ticket = ticket{remote: r, id: state.TaskID}
 	if c.Detach {
 		if c.JSON {
 			fmt.Fprintf(std.out, "%s\n", answer)
 		} else {
-			fmt.Fprintln(std.out, t.id)
+			fmt.Fprintln(std.out, a.ticket.id)
 		}
-		t.sayHowToCollect(std)
+		a.ticket.sayHowToCollect(std)
 		return nil
 	}
-	stop() // from here on Ctrl-C is a question
-	show.line("task %s", oneLine(t.id))
-	a := attendance{ticket: t, std: std, status: progress, raw: c.JSON, mayCancel: true}
+	progress.of(a.ticket.id, false)
+	show.line("task %s", oneLine(a.ticket.id))
 	return a.attend(context.Background(), state)
 }
 
 // plainly calls the tool without a task.
-func (c *callCmd) plainly(ctx context.Context, r *remote, params json.RawMessage, progress *status) error {
-	result, err := r.call(ctx, protocol.MethodToolsCall, params)
-	progress.show.end()
-	if err != nil {
-		return c.refused(ctx, r.std, err)
+func (c *callCmd) plainly(a *attendance, params json.RawMessage) error {
+	result, err := a.call(protocol.MethodToolsCall, params)
+	a.remote.show.end()
+	switch {
+	case errors.Is(err, errToCancel):
+		return exitf(codeCancelled, "cancelled")
+	case err != nil:
+		return c.refused(a.std, err)
 	}
-	return printResult(r.std, result, c.JSON)
+	return printResult(a.std, result, c.JSON)
 }
 
 // refused is the end of a call that was answered with an error, or not at all.
-func (c *callCmd) refused(ctx context.Context, std streams, err error) error {
+func (c *callCmd) refused(std streams, err error) error {
 	var answer *protocol.Error
 	switch {
+	case errors.As(err, new(*unanswered)):
+		return err
 	case errors.As(err, &answer):
 		code := codeFailed
 		switch answer.Code { // what says that the call was wrong
@@ -157,8 +176,6 @@ func (c *callCmd) refused(ctx context.Context, std streams, err error) error {
 			code = codeOther
 		}
 		return printError(std, code, answer, c.JSON)
-	case ctx.Err() != nil:
-		return exitf(codeCancelled, "cancelled")
 	}
 	return fmt.Errorf("the connection was lost before the call was answered: %w", err)
 }

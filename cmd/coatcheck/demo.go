@@ -123,8 +123,8 @@ func (d *demo) run(ctx context.Context) (id string, result json.RawMessage, err 
 	show := newDisplay(d.std.out)
 	show.indent = "   "
 	defer show.end()
-	progress := &status{show: show}
-	r, err := dial(ctx, target{url: d.gateway.url}, d.std, show, progress.notified)
+	progress := newStatus(show)
+	r, err := dial(ctx, target{url: d.gateway.url}, d.std, show, peer{notified: progress.notified})
 	if err != nil {
 		return "", nil, err
 	}
@@ -155,7 +155,7 @@ func (d *demo) run(ctx context.Context) (id string, result json.RawMessage, err 
 
 // fetch returns a task's result over a new session.
 func (d *demo) fetch(ctx context.Context, id string) (json.RawMessage, error) {
-	r, err := dial(ctx, target{url: d.gateway.url}, d.std, newDisplay(d.std.err), nil)
+	r, err := dial(ctx, target{url: d.gateway.url}, d.std, newDisplay(d.std.err), peer{})
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,7 @@ func TestStatusLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	s := &status{show: newDisplay(f)}
+	s := newStatus(newDisplay(f))
 	progress := func(token, rest string) {
 		s.notified(protocol.MethodProgress, json.RawMessage(`{"progressToken":"`+token+`",`+rest+`}`))
 	}
@@ -26,7 +26,8 @@ func TestStatusLines(t *testing.T) {
 	s.polled(protocol.Task{Status: "working", StatusMessage: "started"})
 	progress(progressToken, `"progress":1,"total":3,"message":"one"`)
 	progress("another", `"progress":2,"total":3,"message":"not ours"`)
-	s.notified("notifications/message", json.RawMessage(`{"data":"x"}`))
+	s.notified(protocol.MethodLogMessage, json.RawMessage(`{"level":"info","logger":"db\u001b[2J","data":{"rows": 3}}`))
+	s.notified(protocol.MethodLogMessage, json.RawMessage(`{"level":"warning","data":"disk\nfull"}`))
 	s.polled(protocol.Task{Status: "working", StatusMessage: "started"})
 	progress(progressToken, `"progress":5`)
 	s.polled(protocol.Task{Status: "completed", StatusMessage: "done\n\x1b[31m at last"})
@@ -34,7 +35,7 @@ func TestStatusLines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "working: started\nworking 33%: one\nworking 5: one\ncompleted 5: done [31m at last\n"
+	want := "working: started\nworking 33%: one\n[info db [2J] {\"rows\":3}\n[warning] disk full\nworking 5: one\ncompleted: done [31m at last\n"
 	if diff := cmp.Diff(want, string(got)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -44,7 +44,7 @@ func TestAskAgain(t *testing.T) {
 	}
 	defer log.Close()
 	std := streams{out: log, err: log}
-	r, err := dial(t.Context(), target{url: server.URL}, std, newDisplay(log), nil)
+	r, err := dial(t.Context(), target{url: server.URL}, std, newDisplay(log), peer{})
 	if err != nil {
 		t.Fatal(err)
 	}

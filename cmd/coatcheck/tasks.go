@@ -59,10 +59,10 @@ func (s *selection) parts() (to target, id string) {
 }
 
 // open connects to the server. The context ends with SIGINT or SIGTERM.
-func (s *selection) open(std streams, notify func(string, json.RawMessage), show *display) (context.Context, ticket, func(), error) {
+func (s *selection) open(std streams, as peer, show *display) (context.Context, ticket, func(), error) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	to, id := s.parts()
-	r, err := dial(ctx, to, std, show, notify)
+	r, err := dial(ctx, to, std, show, as)
 	if err != nil {
 		stop()
 		return nil, ticket{}, nil, err
@@ -79,7 +79,7 @@ type tasksGetCmd struct{ selection }
 
 // Run prints the task.
 func (c *tasksGetCmd) Run(std streams) error {
-	ctx, t, done, err := c.open(std, nil, newDisplay(std.err))
+	ctx, t, done, err := c.open(std, peer{}, newDisplay(std.err))
 	if err != nil {
 		return err
 	}
@@ -92,38 +92,44 @@ func (c *tasksGetCmd) Run(std streams) error {
 	return nil
 }
 
-type tasksResultCmd struct{ selection }
-
-// Run prints the task's result.
-func (c *tasksResultCmd) Run(std streams) error {
-	ctx, t, done, err := c.open(std, nil, newDisplay(std.err))
-	if err != nil {
-		return err
-	}
-	defer done()
-	if err = t.collect(ctx, std, c.JSON); errors.Is(err, context.Canceled) {
-		t.sayHowToCollect(std)
-		return &exitError{code: codeOther}
-	}
-	return err
+type tasksResultCmd struct {
+	selection
+	answerFlags
 }
 
-type tasksWatchCmd struct{ selection }
+// Run prints the task's result.
+func (c *tasksResultCmd) Run(std streams) error { return c.wait(std, c.answerFlags, true) }
 
-// Run polls until the task is terminal, then prints its result.
-func (c *tasksWatchCmd) Run(std streams) error {
+type tasksWatchCmd struct {
+	selection
+	answerFlags
+}
+
+// Run shows the task's status until it ends, then prints its result.
+func (c *tasksWatchCmd) Run(std streams) error { return c.wait(std, c.answerFlags, false) }
+
+// wait answers the task's questions until it is terminal, and prints its result.
+func (s *selection) wait(std streams, answers answerFlags, quiet bool) error {
+	script, err := answers.script(std.in)
+	if err != nil {
+		return err
+	}
 	show := newDisplay(std.err)
-	progress := &status{show: show}
-	ctx, t, done, err := c.open(std, progress.notified, show)
+	progress := newStatus(show)
+	progress.quiet = quiet
+	asker := newAsker(show, progress)
+	ctx, t, done, err := s.open(std, asker.peer(), show)
 	if err != nil {
 		return err
 	}
 	defer done()
+	progress.of(t.id, true)
 	state, _, err := t.get(ctx)
 	if err != nil {
 		return err
 	}
-	a := attendance{ticket: t, std: std, status: progress, raw: c.JSON}
+	a := attendance{remote: t.remote, ticket: t, std: std, status: progress, asker: asker, script: script, raw: s.JSON}
+	defer a.present()()
 	return a.attend(context.WithoutCancel(ctx), state)
 }
 
@@ -131,7 +137,7 @@ type tasksCancelCmd struct{ selection }
 
 // Run cancels the task.
 func (c *tasksCancelCmd) Run(std streams) error {
-	ctx, t, done, err := c.open(std, nil, newDisplay(std.err))
+	ctx, t, done, err := c.open(std, peer{}, newDisplay(std.err))
 	if err != nil {
 		return err
 	}
@@ -173,7 +179,7 @@ func (c *tasksListCmd) Validate() error {
 func (c *tasksListCmd) Run(std streams) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	r, err := dial(ctx, target{c.Server, c.Stdio}, std, newDisplay(std.err), nil)
+	r, err := dial(ctx, target{c.Server, c.Stdio}, std, newDisplay(std.err), peer{})
 	if err != nil {
 		return err
 	}

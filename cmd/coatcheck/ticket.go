@@ -82,31 +82,6 @@ func pollInterval(state protocol.Task) time.Duration {
 	return max(least, time.Duration(*state.PollInterval)*time.Millisecond)
 }
 
-// collect fetches the task's result, waiting for it if need be, and prints it.
-func (t ticket) collect(ctx context.Context, std streams, raw bool) error {
-	result, err := t.remote.ask(ctx, 0, protocol.MethodTasksResult, t.params())
-	t.remote.show.end()
-	var answer *protocol.Error
-	if err == nil {
-		return printResult(std, result, raw)
-	}
-	if !errors.As(err, &answer) {
-		return err
-	}
-	// The error is the task's outcome or about the task: its status tells.
-	state, _, getErr := t.get(ctx)
-	if getErr != nil {
-		return getErr
-	}
-	switch task.Status(state.Status) {
-	case task.Cancelled:
-		return exitf(codeCancelled, "task %s was cancelled", t.id)
-	case task.Failed:
-		return printError(std, codeFailed, answer, raw)
-	}
-	return t.failure(err)
-}
-
 // cancel cancels the task. A task that is terminal already stays as it is (CAN-1).
 func (t ticket) cancel(ctx context.Context) (json.RawMessage, error) {
 	if !t.remote.declares("tasks", "cancel") {
