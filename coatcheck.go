@@ -45,6 +45,14 @@ type Options struct {
 	// PollInterval is suggested to requestors. Default 1 s; negative suggests none.
 	PollInterval time.Duration
 
+	// PushInput sends a tool's questions (elicitation, sampling, roots) to the session that
+	// made the task as soon as they are asked, if it has a GET stream open or is a stdio
+	// session. Default: they wait for the requestor's tasks/result (INP-3, INP-5).
+	PushInput bool
+	// NoStatusNotifications leaves out notifications/tasks/status, which otherwise go to the
+	// requestor's own sessions with each change (NOT-1).
+	NoStatusNotifications bool
+
 	// Principal returns whose tasks an HTTP request is about, and whether that tells the
 	// requestor from all others. Default: the UserID of the SDK's auth.TokenInfo; without one
 	// all requestors are one, ids are the only secret, and tasks/list does not exist.
@@ -65,6 +73,9 @@ type Options struct {
 type Tool struct {
 	// Support is whether the tool may, must or must not be called as a task.
 	Support Support
+	// Immediate is how long the answer to a create may wait for the tool to call
+	// Task.RespondNow. Default 0: it does not wait, and what the tool says then is not sent.
+	Immediate time.Duration
 }
 
 // Support is a tool's execution.taskSupport.
@@ -104,8 +115,12 @@ func Open(ctx context.Context, server *mcp.Server, opts *Options) (*Runtime, err
 		rt.opts.Logger = slog.New(slog.DiscardHandler)
 	}
 	support := make(map[string]protocol.TaskSupport, len(rt.opts.Tools))
+	immediate := map[string]time.Duration{}
 	for name, tool := range rt.opts.Tools {
 		support[name] = tool.Support
+		if tool.Immediate > 0 {
+			immediate[name] = tool.Immediate
+		}
 	}
 	var err error
 	rt.node, err = node.Open(ctx, node.Config{
@@ -113,12 +128,16 @@ func Open(ctx context.Context, server *mcp.Server, opts *Options) (*Runtime, err
 		Store:        rt.opts.Store,
 		Runner:       upstream.InProcess(server, rt.opts.Logger),
 		Tools:        receiver.Tools{ByName: support},
+		Immediate:    immediate,
 		DefaultTTL:   rt.opts.DefaultTTL,
 		MaxTTL:       rt.opts.MaxTTL,
 		MinRetention: rt.opts.MinRetention,
 		PollInterval: rt.opts.PollInterval,
 		Grace:        rt.opts.Grace,
 		Logger:       rt.opts.Logger,
+
+		PushInput:             rt.opts.PushInput,
+		NoStatusNotifications: rt.opts.NoStatusNotifications,
 	})
 	if err != nil {
 		return nil, err

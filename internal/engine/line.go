@@ -23,6 +23,9 @@ type Line interface {
 	// Progress under another token than the request's own, or less than before, is dropped
 	// (PROG-1).
 	Notify(method string, params json.RawMessage)
+	// Report tells of progress, under the request's own token if it has one; total 0 is not
+	// known.
+	Report(progress, total float64, message string)
 	// Ask puts a request to the requestor (INP-1), durably before it returns. reply is called
 	// once, with the answer, unless withdraw is called or the task ends before; it must not
 	// block. An error that is a *protocol.Error is the requestor's answer at once.
@@ -37,7 +40,7 @@ type Line interface {
 	RespondNow(text string)
 }
 
-// run is the Line of one run.
+// line is the Line of one run.
 type line struct {
 	engine *Engine
 	live   *live
@@ -63,6 +66,23 @@ func (r *line) SetMessage(ctx context.Context, message string) error {
 
 func (r *line) SetPollInterval(ctx context.Context, d time.Duration) error {
 	return r.engine.change(ctx, r.live, func(t *task.Task) (*task.Task, error) { return t.PollEvery(d) })
+}
+
+func (r *line) Report(progress, total float64, message string) {
+	report := struct {
+		Token    json.RawMessage `json:"progressToken"`
+		Progress float64         `json:"progress"`
+		Total    *float64        `json:"total,omitempty"`
+		Message  string          `json:"message,omitempty"`
+	}{r.token, progress, nil, message}
+	if total != 0 {
+		report.Total = &total
+	}
+	if r.token == nil {
+		r.Say(describe(progress, report.Total, message))
+		return
+	}
+	r.Notify(protocol.MethodProgress, protocol.Marshal(report))
 }
 
 func (r *line) RespondNow(text string) {

@@ -1,6 +1,7 @@
 // Package exampleserver is a small MCP server on the official SDK that knows nothing of
 // tasks. Its tools show what a task must cope with: a slow one, one that fails as a tool,
-// one that fails as a request, one that panics, and one with a big result. The binary
+// one that fails as a request, one that panics, one with a big result, those that ask their
+// client something, and one that says much. The binary
 // serves it as "coatcheck example-server"; tests, the demo and benchmarks use it too.
 package exampleserver
 
@@ -16,7 +17,7 @@ import (
 )
 
 // New returns a server with the tools greet, slow_compute, failing_job, protocol_error_job,
-// panicking_job and big_result.
+// panicking_job, big_result, confirm_delete, multi_input, ask_model and chatty.
 func New() *mcp.Server {
 	s := mcp.NewServer(&mcp.Implementation{Name: "coatcheck-example", Version: "1.0.0"}, nil)
 	mcp.AddTool(s, &mcp.Tool{
@@ -43,6 +44,22 @@ func New() *mcp.Server {
 		Name:        "big_result",
 		Description: "Returns a text of a number of KiB.",
 	}, bigResult)
+	mcp.AddTool(s, &mcp.Tool{
+		Name:        "confirm_delete",
+		Description: "Asks the user whether to delete a file, and deletes nothing.",
+	}, confirmDelete)
+	mcp.AddTool(s, &mcp.Tool{
+		Name:        "multi_input",
+		Description: "Asks the user two questions at once.",
+	}, multiInput)
+	mcp.AddTool(s, &mcp.Tool{
+		Name:        "ask_model",
+		Description: "Asks the client's model, by sampling.",
+	}, askModel)
+	mcp.AddTool(s, &mcp.Tool{
+		Name:        "chatty",
+		Description: "Reports progress and logs for each of a number of messages.",
+	}, chatty)
 	return s
 }
 

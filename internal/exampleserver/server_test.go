@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,7 +26,8 @@ func connect(t *testing.T, opts *mcp.ClientOptions) *mcp.ClientSession {
 	if err != nil {
 		t.Fatal(err)
 	}
-	session, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, opts).Connect(t.Context(), near, nil)
+	session, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, opts).Connect(t.Context(), near,
+		&mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"}) // later ones do not let a tool ask
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,5 +147,77 @@ func TestTools(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, wire); diff != "" {
 		t.Errorf("protocol_error_job (-want +got):\n%s", diff)
+	}
+}
+
+// The tools that ask their client do what it answers, and say so if it answers nothing.
+func TestAskingTools(t *testing.T) {
+	elicit := func(_ context.Context, req *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+		switch req.Params.Message {
+		case "Delete a.txt?":
+			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"confirm": true}}, nil
+		case "What is your name?":
+			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "Zoë"}}, nil
+		case "Which colour do you like?":
+			return &mcp.ElicitResult{Action: "cancel"}, nil
+		}
+		return &mcp.ElicitResult{Action: "decline"}, nil
+	}
+	sample := func(_ context.Context, req *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) {
+		asked := req.Params.Messages[0].Content.(*mcp.TextContent).Text
+		return &mcp.CreateMessageResult{Model: "m", Role: "assistant", Content: &mcp.TextContent{Text: asked + "!"}}, nil
+	}
+	able := connect(t, &mcp.ClientOptions{ElicitationHandler: elicit, CreateMessageHandler: sample})
+	unable := connect(t, nil)
+	for _, c := range []struct {
+		session *mcp.ClientSession
+		tool    string
+		args    map[string]any
+		isError bool
+		text    string
+	}{
+		{able, "confirm_delete", map[string]any{"filename": "a.txt"}, false, "Deleted a.txt."},
+		{able, "confirm_delete", map[string]any{"filename": "b.txt"}, false, "Kept b.txt."},
+		{able, "multi_input", nil, true, "the colour was not given: cancel"},
+		{able, "ask_model", map[string]any{"prompt": "hey"}, false, "hey!"},
+		{unable, "confirm_delete", map[string]any{"filename": "a.txt"}, true, "client does not support elicitation"},
+		{unable, "ask_model", map[string]any{"prompt": "hey"}, true, "asking the model"},
+		{able, "chatty", map[string]any{"messages": -1}, true, "messages must be 0 to 100000, not -1"},
+	} {
+		result, err := c.session.CallTool(t.Context(), &mcp.CallToolParams{Name: c.tool, Arguments: c.args})
+		if err != nil {
+			t.Errorf("%s %v: %v", c.tool, c.args, err)
+			continue
+		}
+		if got := textOf(t, result); !strings.Contains(got, c.text) || result.IsError != c.isError {
+			t.Errorf("%s %v: %q, isError %t, want %q, %t", c.tool, c.args, got, result.IsError, c.text, c.isError)
+		}
+	}
+}
+
+func TestChatty(t *testing.T) {
+	logged, reported := make(chan any, 10), make(chan float64, 10)
+	session := connect(t, &mcp.ClientOptions{
+		LoggingMessageHandler: func(_ context.Context, req *mcp.LoggingMessageRequest) { logged <- req.Params.Data },
+		ProgressNotificationHandler: func(_ context.Context, req *mcp.ProgressNotificationClientRequest) {
+			reported <- req.Params.Progress
+		},
+	})
+	if err := session.SetLoggingLevel(t.Context(), &mcp.SetLoggingLevelParams{Level: "info"}); err != nil {
+		t.Fatal(err)
+	}
+	params := &mcp.CallToolParams{Name: "chatty", Arguments: map[string]any{"messages": 3}}
+	params.SetProgressToken("token")
+	result, err := session.CallTool(t.Context(), params)
+	if err != nil || textOf(t, result) != "Said 3 messages." {
+		t.Fatal(result, err)
+	}
+	for i := 1; i <= 3; i++ {
+		if got := <-reported; got != float64(i) {
+			t.Errorf("progress %g, want %d", got, i)
+		}
+		if got, want := <-logged, fmt.Sprintf("message %d of 3", i); got != want {
+			t.Errorf("logged %v, want %s", got, want)
+		}
 	}
 }

@@ -41,6 +41,9 @@ type Config struct {
 	Processes    int           // of Command that run tasks, at most; default 4
 	SessionIdle  time.Duration // after which an HTTP session without requests ends, and its process; default 30 min
 
+	PushInput             bool // questions go to the session that made the task at once
+	NoStatusNotifications bool
+
 	SingleUser bool           // all HTTP requestors are one
 	Principal  task.Principal // its name, and that of the stdio requestor; default the OS user
 
@@ -93,6 +96,9 @@ func Serve(ctx context.Context, c Config) error {
 		PollInterval: c.PollInterval,
 		Grace:        grace,
 		Logger:       c.Logger,
+
+		PushInput:             c.PushInput,
+		NoStatusNotifications: c.NoStatusNotifications,
 	})
 	if err != nil {
 		return errors.Join(err, server.Close())

@@ -27,6 +27,11 @@ type Config struct {
 	Store    store.Store // used instead of Database if set; stays the caller's to close
 	Runner   engine.Runner
 	Tools    receiver.Tools
+	// Immediate is how long a create's answer waits for what its tool has to say for now.
+	Immediate map[string]time.Duration
+
+	PushInput             bool
+	NoStatusNotifications bool
 
 	DefaultTTL   time.Duration
 	MaxTTL       time.Duration
@@ -72,15 +77,19 @@ func Open(ctx context.Context, c Config) (*Node, error) {
 		Lease:        c.Lease,
 		Remember:     c.Remember,
 		Logger:       c.Logger,
+
+		PushInput:             c.PushInput,
+		NoStatusNotifications: c.NoStatusNotifications,
 	})
 	if err != nil {
 		return nil, errors.Join(err, n.closeStore())
 	}
 	n.Receiver = receiver.New(receiver.Options{
-		Engine:   n.Engine,
-		Tools:    c.Tools,
-		PageSize: c.PageSize,
-		Logger:   c.Logger,
+		Engine:    n.Engine,
+		Tools:     c.Tools,
+		Immediate: c.Immediate,
+		PageSize:  c.PageSize,
+		Logger:    c.Logger,
 	})
 	return n, nil
 }
