@@ -8,6 +8,8 @@ import (
 	"github.com/coatcheck/coatcheck/store"
 )
 
+const ofTask = `inputs.principal = tasks.principal AND inputs.id = tasks.id`
+
 // invariants select what must not be.
 var invariants = []struct{ name, query string }{
 	{"1: a task is owned exactly while it is not terminal",
@@ -26,6 +28,15 @@ var invariants = []struct{ name, query string }{
 		`SELECT id FROM tasks JOIN expired USING (principal, id)`},
 	{"8: times go forward",
 		`SELECT id FROM tasks WHERE updated_at < created_at OR ttl < 0 OR poll_interval < 0`},
+	{"9: an input request has its task",
+		`SELECT DISTINCT id FROM inputs WHERE NOT EXISTS (SELECT 1 FROM tasks WHERE ` + ofTask + `)`},
+	{"10: as many input requests are stored as were asked",
+		`SELECT id FROM tasks WHERE asked <> (SELECT count(*) FROM inputs WHERE ` + ofTask + `)`},
+	{"11: a running task that has asked waits for input exactly while an input request is open",
+		`SELECT id FROM tasks WHERE status IN ('working', 'input_required') AND asked > 0
+			AND (status = 'input_required') <> EXISTS (SELECT 1 FROM inputs WHERE ` + ofTask + ` AND answer = 0)`},
+	{"12: answers are of a known kind and have a body, and nothing else has",
+		`SELECT DISTINCT id FROM inputs WHERE answer NOT IN (0, 1, 2, 3) OR (answer <> 0) <> (body IS NOT NULL)`},
 }
 
 // Check implements store.Store.

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"time"
 
 	"github.com/coatcheck/coatcheck/task"
@@ -33,15 +34,18 @@ func (s *Store) Expire(ctx context.Context, now time.Time, refs []task.Ref, reme
 			return err
 		}
 		for _, ref := range refs {
-			res, err := w.expire.ExecContext(ctx, string(ref.Principal), ref.ID, now.UnixMilli())
+			var asked int
+			err := w.expire.QueryRowContext(ctx, string(ref.Principal), ref.ID, now.UnixMilli()).Scan(&asked)
+			if errors.Is(err, sql.ErrNoRows) {
+				continue
+			}
 			if err != nil {
 				return err
 			}
-			if n, err := res.RowsAffected(); err != nil || n == 0 {
-				if err != nil {
+			if asked > 0 {
+				if _, err := w.expireInputs.ExecContext(ctx, string(ref.Principal), ref.ID); err != nil {
 					return err
 				}
-				continue
 			}
 			if _, err := w.remember.ExecContext(ctx, string(ref.Principal), ref.ID, remember.UnixMilli()); err != nil {
 				return err

@@ -8,13 +8,14 @@ import (
 
 // statements are those that read, on connections beside the writer's.
 type statements struct {
-	get, load, expired, list, listFirst, due, nextDue, orphans *sql.Stmt
+	get, load, inputs, expired, list, listFirst, due, nextDue, orphans *sql.Stmt
 }
 
 func (r *statements) all() map[**sql.Stmt]string {
 	return map[**sql.Stmt]string{
 		&r.get:     `SELECT ` + stateColumns + ` FROM tasks WHERE principal = ? AND id = ?`,
 		&r.load:    `SELECT ` + wholeColumns + ` FROM tasks WHERE principal = ? AND id = ?`,
+		&r.inputs:  `SELECT key, method, params, answer, body FROM inputs WHERE principal = ? AND id = ? ORDER BY n`,
 		&r.expired: `SELECT 1 FROM expired WHERE principal = ? AND id = ?`,
 		&r.list: `SELECT ` + stateColumns + ` FROM tasks WHERE principal = ? AND (created_at, id) < (?, ?)
 			ORDER BY created_at DESC, id DESC LIMIT ?`,

@@ -45,6 +45,19 @@ var migrations = []string{
 		PRIMARY KEY (principal, id)
 	) WITHOUT ROWID;
 	CREATE INDEX expired_forgotten ON expired (remember_until);`,
+	// 2: the input requests of tasks. Their order is that of n.
+	`ALTER TABLE tasks ADD COLUMN asked INTEGER NOT NULL DEFAULT 0;
+	CREATE TABLE inputs (
+		n         INTEGER PRIMARY KEY,
+		principal TEXT NOT NULL,
+		id        TEXT NOT NULL,
+		key       TEXT NOT NULL,
+		method    TEXT NOT NULL,
+		params    BLOB,
+		answer    INTEGER NOT NULL, -- as tasks.outcome; 0 is open
+		body      BLOB,             -- of the answer
+		UNIQUE (principal, id, key)
+	);`,
 }
 
 // migrate brings the database to the current schema. Of several processes that open it at

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +19,7 @@ import (
 
 // currentSchema is the schema this program writes. A new migration adds one to it, and a
 // dump of what the new schema writes to testdata, to stay there for ever.
-const currentSchema = 1
+const currentSchema = 2
 
 func rawDB(t *testing.T, file string) *sql.DB {
 	t.Helper()
@@ -78,13 +79,21 @@ func TestEarlierSchemas(t *testing.T) {
 				status  task.Status
 				outcome string
 				isError bool
+				inputs  []string // since schema 2
 			}{
-				"working":        {task.Working, "", false},
-				"input_required": {task.InputRequired, "", false},
-				"completed":      {task.Completed, `{"content":[],"ü":1.0}`, false},
-				"is-error":       {task.Failed, `{"content":[],"isError":true}`, true},
-				"error":          {task.Failed, `{"code":-32050,"message":"m"}`, false},
-				"cancelled":      {task.Cancelled, "", false},
+				"working": {status: task.Working},
+				"input_required": {status: task.InputRequired, inputs: []string{
+					`1 elicitation/create {"message":"ü",  "x":1.0}: {"action":"accept","content":{"ü":1.0}} false`,
+					`2 sampling/createMessage {"messages":[]}: {"code":-1,"message":"m"} false`,
+					`3 tools/call {}: {"isError":true} true`,
+					`4 roots/list : open`,
+				}},
+				"completed": {status: task.Completed, outcome: `{"content":[],"ü":1.0}`, inputs: []string{
+					`1 elicitation/create {}: {"action":"decline"} false`,
+				}},
+				"is-error":  {status: task.Failed, outcome: `{"content":[],"isError":true}`, isError: true},
+				"error":     {status: task.Failed, outcome: `{"code":-32050,"message":"m"}`},
+				"cancelled": {status: task.Cancelled, inputs: []string{`1 elicitation/create {}: open`}},
 			} {
 				got, err := s.Load(t.Context(), task.Ref{Principal: "alice", ID: id})
 				if err != nil {
@@ -100,6 +109,20 @@ func TestEarlierSchemas(t *testing.T) {
 				}
 				if got.Status != want.status || outcome != want.outcome || string(got.Request.Params) != `{"name":"x"}` {
 					t.Errorf("%s: %+v with outcome %s", id, got, outcome)
+				}
+				var inputs []string
+				for _, in := range got.Inputs {
+					answer := "open"
+					if in.Answer != nil {
+						answer = fmt.Sprintf("%s%s %v", in.Answer.Result, in.Answer.Error, in.Answer.IsError)
+					}
+					inputs = append(inputs, fmt.Sprintf("%s %s %s: %s", in.Key, in.Method, in.Params, answer))
+				}
+				if version < 2 {
+					want.inputs = nil
+				}
+				if !slices.Equal(inputs, want.inputs) || got.Asked != len(want.inputs) {
+					t.Errorf("%s: asked %d, input requests %q", id, got.Asked, inputs)
 				}
 			}
 			// The other tables: an expired task, an idempotency key, and a lease.

@@ -13,7 +13,7 @@ import (
 
 const (
 	stateColumns = `principal, id, revision, status, status_message, created_at, updated_at, ttl, poll_interval,
-		coalesce(key, ''), owner, remote, outcome`
+		coalesce(key, ''), asked, owner, remote, outcome`
 	wholeColumns = stateColumns + `, method, params, body`
 
 	createSQL = `INSERT INTO tasks (principal, id, revision, status, status_message, created_at, updated_at, ttl, expires_at,
@@ -21,7 +21,7 @@ const (
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 	byKeySQL  = `SELECT ` + wholeColumns + ` FROM tasks WHERE principal = ? AND key = ?`
 	updateSQL = `UPDATE tasks SET revision = ?, status = ?, status_message = ?, updated_at = ?, ttl = ?, expires_at = ?,
-		poll_interval = ?, owner = ?, remote = ?, outcome = ?, body = ?
+		poll_interval = ?, asked = ?, owner = ?, remote = ?, outcome = ?, body = ?
 		WHERE principal = ? AND id = ? AND revision = ? AND status IN ('working', 'input_required')`
 	existsSQL = `SELECT 1 FROM tasks WHERE principal = ?1 AND id = ?2
 		UNION ALL SELECT 2 FROM expired WHERE principal = ?1 AND id = ?2`
@@ -29,17 +29,9 @@ const (
 	dead = `NOT EXISTS (SELECT 1 FROM owners WHERE owners.owner = tasks.owner AND alive_until > ?1)`
 )
 
-// The kinds of outcome.
-const (
-	outcomeNone = iota
-	outcomeResult
-	outcomeIsError
-	outcomeError
-)
-
 // Create implements store.Store.
 func (s *Store) Create(ctx context.Context, t *task.Task) (*task.Task, error) {
-	kind, body := outcomeOf(t)
+	kind, body := kindOf(t.Outcome)
 	var existing *task.Task
 	err := s.submit(ctx, func(ctx context.Context, w *writer) error {
 		var err error
@@ -63,18 +55,21 @@ func (s *Store) Create(ctx context.Context, t *task.Task) (*task.Task, error) {
 
 // Update implements store.Store.
 func (s *Store) Update(ctx context.Context, t *task.Task) error {
-	kind, body := outcomeOf(t)
+	kind, body := kindOf(t.Outcome)
 	return s.submit(ctx, func(ctx context.Context, w *writer) error {
 		res, err := w.update.ExecContext(ctx, t.Revision, string(t.Status), t.StatusMessage, t.UpdatedAt.UnixMilli(),
-			t.TTL.Milliseconds(), expiresAt(t), t.PollInterval.Milliseconds(), t.Owner, t.Remote, kind, body,
+			t.TTL.Milliseconds(), expiresAt(t), t.PollInterval.Milliseconds(), t.Asked, t.Owner, t.Remote, kind, body,
 			string(t.Principal), t.ID, t.Revision-1)
 		if err != nil {
 			return err
 		}
-		if n, err := res.RowsAffected(); err != nil || n == 1 {
+		switch n, err := res.RowsAffected(); {
+		case err != nil:
 			return err
+		case n == 0:
+			return w.whyNot(ctx, t.Ref)
 		}
-		return w.whyNot(ctx, t.Ref)
+		return w.putInputs(ctx, t)
 	})
 }
 
@@ -99,7 +94,11 @@ func (s *Store) Get(ctx context.Context, ref task.Ref) (*task.Task, error) {
 
 // Load implements store.Store.
 func (s *Store) Load(ctx context.Context, ref task.Ref) (*task.Task, error) {
-	return s.one(ctx, scanWhole, s.read.load, ref)
+	t, err := s.one(ctx, scanWhole, s.read.load, ref)
+	if err != nil || t.Asked == 0 {
+		return t, err
+	}
+	return s.withInputs(ctx, ref)
 }
 
 // one returns the task that a query selects by its ref.
@@ -111,20 +110,25 @@ func (s *Store) one(ctx context.Context, scan func(scanner) (*task.Task, error),
 	// which costs more than finding a row.
 	ctx = context.WithoutCancel(ctx)
 	t, err := scan(stmt.QueryRowContext(ctx, string(ref.Principal), ref.ID))
-	if err == nil {
-		return t, nil
+	if err != nil {
+		return nil, s.absent(ctx, ref, err)
 	}
+	return t, nil
+}
+
+// absent says why a task was not found, if err says that it was not.
+func (s *Store) absent(ctx context.Context, ref task.Ref, err error) error {
 	if !errors.Is(err, sql.ErrNoRows) {
-		return nil, s.closed(err)
+		return s.closed(err)
 	}
 	var one int
 	switch err := s.read.expired.QueryRowContext(ctx, string(ref.Principal), ref.ID).Scan(&one); {
 	case err == nil:
-		return nil, store.ErrExpired
+		return store.ErrExpired
 	case errors.Is(err, sql.ErrNoRows):
-		return nil, store.ErrNotFound
+		return store.ErrNotFound
 	default:
-		return nil, s.closed(err)
+		return s.closed(err)
 	}
 }
 
@@ -156,65 +160,32 @@ func (s *Store) many(ctx context.Context, scan func(scanner) (*task.Task, error)
 
 type scanner interface{ Scan(to ...any) error }
 
-func scanState(row scanner) (*task.Task, error) { return scan(row) }
+func scanState(row scanner) (*task.Task, error) { return scan(row, false) }
 
-func scanWhole(row scanner) (*task.Task, error) {
-	var params, body []byte
-	var method string
-	t, err := scan(row, &method, &params, &body)
-	if err != nil {
-		return nil, err
-	}
-	t.Request = task.Request{Method: method, Params: params}
-	if o := t.Outcome; o != nil {
-		if o.Error != nil {
-			o.Error = body
-		} else {
-			o.Result = body
-		}
-	}
-	return t, nil
-}
+func scanWhole(row scanner) (*task.Task, error) { return scan(row, true) }
 
-// scan reads the state columns, and more into to.
-func scan(row scanner, more ...any) (*task.Task, error) {
+func scan(row scanner, whole bool) (*task.Task, error) {
 	t := &task.Task{}
-	var created, updated, ttl, poll, kind int64
+	var created, updated, ttl, poll int64
+	var kind int
+	var body []byte
 	to := []any{
 		(*string)(&t.Principal), &t.ID, &t.Revision, (*string)(&t.Status), &t.StatusMessage, &created, &updated, &ttl, &poll,
-		&t.Key, &t.Owner, &t.Remote, &kind,
+		&t.Key, &t.Asked, &t.Owner, &t.Remote, &kind,
 	}
-	if err := row.Scan(append(to, more...)...); err != nil {
+	if whole {
+		to = append(to, &t.Request.Method, (*[]byte)(&t.Request.Params), &body)
+	}
+	if err := row.Scan(to...); err != nil {
 		return nil, err
 	}
 	t.CreatedAt, t.UpdatedAt = time.UnixMilli(created).UTC(), time.UnixMilli(updated).UTC()
 	t.TTL, t.PollInterval = time.Duration(ttl)*time.Millisecond, time.Duration(poll)*time.Millisecond
-	switch kind {
-	case outcomeNone:
-	case outcomeResult, outcomeIsError:
-		t.Outcome = &task.Outcome{IsError: kind == outcomeIsError}
-	case outcomeError:
-		t.Outcome = &task.Outcome{}
-		if len(more) > 0 {
-			t.Outcome.Error = []byte{} // scanWhole fills it
-		}
-	default:
-		return nil, fmt.Errorf("task %s has an outcome of unknown kind %d", t.ID, kind)
+	var err error
+	if t.Outcome, err = outcomeOf(kind, body); err != nil {
+		return nil, fmt.Errorf("task %s: %w", t.ID, err)
 	}
 	return t, nil
-}
-
-func outcomeOf(t *task.Task) (kind int, body []byte) {
-	switch o := t.Outcome; {
-	case o == nil:
-		return outcomeNone, nil
-	case o.Error != nil:
-		return outcomeError, o.Error
-	case o.IsError:
-		return outcomeIsError, o.Result
-	default:
-		return outcomeResult, o.Result
-	}
 }
 
 func expiresAt(t *task.Task) any {

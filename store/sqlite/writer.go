@@ -26,7 +26,7 @@ type change struct {
 type writer struct {
 	conn *sql.Conn
 	begin, commit, rollback, dataVersion,
-	create, byKey, update, exists, expire, remember, forget, bury, renew, release *sql.Stmt
+	create, byKey, update, putInput, exists, expire, expireInputs, remember, forget, bury, renew, release *sql.Stmt
 }
 
 func newWriter(ctx context.Context, conn *sql.Conn) (*writer, error) {
@@ -43,20 +43,22 @@ func newWriter(ctx context.Context, conn *sql.Conn) (*writer, error) {
 
 func (w *writer) all() map[**sql.Stmt]string {
 	return map[**sql.Stmt]string{
-		&w.begin:       "BEGIN IMMEDIATE",
-		&w.commit:      "COMMIT",
-		&w.rollback:    "ROLLBACK",
-		&w.dataVersion: "PRAGMA data_version",
-		&w.create:      createSQL,
-		&w.byKey:       byKeySQL,
-		&w.update:      updateSQL,
-		&w.exists:      existsSQL,
-		&w.expire:      "DELETE FROM tasks WHERE principal = ? AND id = ? AND expires_at <= ?",
-		&w.remember:    "INSERT OR REPLACE INTO expired (principal, id, remember_until) VALUES (?, ?, ?)",
-		&w.forget:      "DELETE FROM expired WHERE remember_until <= ?",
-		&w.bury:        "DELETE FROM owners WHERE alive_until <= ?", // no row and a dead one are the same
-		&w.renew:       "INSERT OR REPLACE INTO owners (owner, alive_until) VALUES (?, ?)",
-		&w.release:     "DELETE FROM owners WHERE owner = ?",
+		&w.begin:        "BEGIN IMMEDIATE",
+		&w.commit:       "COMMIT",
+		&w.rollback:     "ROLLBACK",
+		&w.dataVersion:  "PRAGMA data_version",
+		&w.create:       createSQL,
+		&w.byKey:        byKeySQL,
+		&w.update:       updateSQL,
+		&w.putInput:     putInputSQL,
+		&w.exists:       existsSQL,
+		&w.expire:       "DELETE FROM tasks WHERE principal = ? AND id = ? AND expires_at <= ? RETURNING asked",
+		&w.expireInputs: "DELETE FROM inputs WHERE principal = ? AND id = ?",
+		&w.remember:     "INSERT OR REPLACE INTO expired (principal, id, remember_until) VALUES (?, ?, ?)",
+		&w.forget:       "DELETE FROM expired WHERE remember_until <= ?",
+		&w.bury:         "DELETE FROM owners WHERE alive_until <= ?", // no row and a dead one are the same
+		&w.renew:        "INSERT OR REPLACE INTO owners (owner, alive_until) VALUES (?, ?)",
+		&w.release:      "DELETE FROM owners WHERE owner = ?",
 	}
 }
 
