@@ -38,6 +38,11 @@ type settings struct {
 	Principal  task.Principal
 	NoAuth     bool   // HTTP only: no token is asked for
 	Version    string // that clients ask for; default 2025-11-25
+	PushInput  bool
+	NoStatus   bool
+
+	Capabilities string // of clients; default none
+	Listen       bool   // clients over HTTP open a GET stream
 }
 
 func (s settings) options() *coatcheck.Options {
@@ -49,6 +54,9 @@ func (s settings) options() *coatcheck.Options {
 		MinRetention:   s.Retention,
 		LocalPrincipal: s.Principal,
 		Grace:          -1,
+
+		PushInput:             s.PushInput,
+		NoStatusNotifications: s.NoStatus,
 	}
 	if s.NoTools {
 		opts.Tools = nil
@@ -71,6 +79,12 @@ func TestMain(m *testing.M) {
 		if err := serveStdio(config); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
+		}
+		return
+	}
+	if os.Getenv(plainServer) != "" && len(os.Args) == 1 {
+		if err := newServer().Run(context.Background(), &mcp.StdioTransport{}); err != nil && !errors.Is(err, io.EOF) {
+			fmt.Fprintln(os.Stderr, err)
 		}
 		return
 	}
@@ -100,9 +114,10 @@ type peer struct {
 	t           *testing.T
 	initialized reply // the answer to initialize
 	round       func(ctx context.Context, message []byte) ([]byte, error)
+	*inbox
 
-	mu sync.Mutex
-	id int
+	idMu sync.Mutex
+	id   int
 }
 
 // reply is a JSON-RPC response.
@@ -123,6 +138,10 @@ var faces = []face{{"http", openHTTP}, {"stdio", openStdio}, {"in-process", open
 
 // onEveryFace runs a test over HTTP, stdio and in-process.
 func onEveryFace(t *testing.T, s settings, test func(t *testing.T, connect func(principal string) *peer)) {
+	onFaces(t, faces, s, test)
+}
+
+func onFaces(t *testing.T, faces []face, s settings, test func(t *testing.T, connect func(principal string) *peer)) {
 	for _, f := range faces {
 		t.Run(f.name, func(t *testing.T) {
 			s := s
@@ -155,15 +174,25 @@ func openHTTP(t *testing.T, s settings) func(string) *peer {
 			_ = session.Close()
 		}
 	})
+	return connectHTTP(t, s, web.URL)
+}
+
+func connectHTTP(t *testing.T, s settings, url string) func(string) *peer {
 	return func(principal string) *peer {
-		h := &httpPeer{url: web.URL, token: principal, version: s.version(), client: web.Client()}
-		return newPeer(t, s, h.round)
+		h := &httpPeer{url: url, token: principal, version: s.version(), client: &http.Client{Transport: &http.Transport{}}, inbox: newInbox()}
+		t.Cleanup(h.client.CloseIdleConnections)
+		p := newPeer(t, s, h.inbox, h.round)
+		if s.Listen {
+			h.listen(t)
+		}
+		return p
 	}
 }
 
 type httpPeer struct {
 	url, token, session, version string
 	client                       *http.Client
+	inbox                        *inbox
 }
 
 func (h *httpPeer) request(ctx context.Context, message []byte) (*http.Response, error) {
@@ -190,6 +219,9 @@ func (h *httpPeer) round(ctx context.Context, message []byte) ([]byte, error) {
 	if id := resp.Header.Get("Mcp-Session-Id"); id != "" {
 		h.session = id
 	}
+	if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
+		return h.inbox.read(resp.Body, streamOf(message))
+	}
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return nil, err
@@ -197,14 +229,37 @@ func (h *httpPeer) round(ctx context.Context, message []byte) ([]byte, error) {
 	if resp.StatusCode >= 300 {
 		return nil, fmt.Errorf("HTTP %d: %s", resp.StatusCode, body)
 	}
-	if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
-		for line := range strings.Lines(string(body)) {
-			if data, ok := strings.CutPrefix(line, "data: "); ok && strings.Contains(data, `"id":`) {
-				return []byte(strings.TrimSpace(data)), nil
-			}
-		}
-	}
 	return body, nil
+}
+
+// listen opens the session's GET stream, and reads it until the test ends.
+func (h *httpPeer) listen(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", "text/event-stream")
+	req.Header.Set("Authorization", "Bearer "+h.token)
+	req.Header.Set("Mcp-Session-Id", h.session)
+	req.Header.Set("Mcp-Protocol-Version", h.version)
+	resp, err := h.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		t.Fatal("GET:", resp.Status)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer resp.Body.Close()
+		_, _ = h.inbox.read(resp.Body, "GET")
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
 }
 
 func openStdio(t *testing.T, s settings) func(string) *peer {
@@ -245,7 +300,7 @@ func openStdio(t *testing.T, s settings) func(string) *peer {
 				d.deliver(line)
 			}
 		}()
-		return newPeer(t, s, d.round)
+		return newPeer(t, s, d.inbox, d.round)
 	}
 }
 
@@ -294,25 +349,30 @@ func openInProcess(t *testing.T, s settings) func(string) *peer {
 				d.deliver(data)
 			}
 		}()
-		return newPeer(t, s, d.round)
+		return newPeer(t, s, d.inbox, d.round)
 	}
 }
 
 // demux matches answers on one stream with the requests on another.
 type demux struct {
-	send func([]byte) error
+	send  func([]byte) error
+	inbox *inbox
 
 	mu      sync.Mutex
 	waiting map[string]chan []byte
 }
 
 func newDemux(send func([]byte) error) *demux {
-	return &demux{send: send, waiting: map[string]chan []byte{}}
+	return &demux{send: send, inbox: newInbox(), waiting: map[string]chan []byte{}}
 }
 
 func (d *demux) deliver(message []byte) {
 	m, err := protocol.ParseMessage(message)
 	if err != nil {
+		return
+	}
+	if m.Method != "" {
+		d.inbox.add("connection", message)
 		return
 	}
 	d.mu.Lock()
@@ -346,16 +406,20 @@ func (d *demux) round(ctx context.Context, message []byte) ([]byte, error) {
 	}
 }
 
-func newPeer(t *testing.T, s settings, round func(context.Context, []byte) ([]byte, error)) *peer {
-	p := &peer{t: t, round: round}
-	p.initialized = p.call("initialize", fmt.Sprintf(`{"protocolVersion":%q,"capabilities":{},"clientInfo":{"name":"t","version":"1"}}`, s.version()))
+func newPeer(t *testing.T, s settings, in *inbox, round func(context.Context, []byte) ([]byte, error)) *peer {
+	p := &peer{t: t, round: round, inbox: in}
+	capabilities := s.Capabilities
+	if capabilities == "" {
+		capabilities = "{}"
+	}
+	p.initialized = p.call("initialize", fmt.Sprintf(`{"protocolVersion":%q,"capabilities":%s,"clientInfo":{"name":"t","version":"1"}}`, s.version(), capabilities))
 	p.notify("notifications/initialized", `{}`)
 	return p
 }
 
 func (p *peer) nextID() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.idMu.Lock()
+	defer p.idMu.Unlock()
 	p.id++
 	return p.id
 }

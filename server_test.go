@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -20,6 +21,8 @@ var toolSupport = map[string]coatcheck.Tool{
 	"error":   {Support: coatcheck.Optional},
 	"panic":   {Support: coatcheck.Optional},
 	"big":     {Support: coatcheck.Optional},
+	"asking":  {Support: coatcheck.Optional},
+	"speaks":  {Support: coatcheck.Optional, Immediate: time.Minute},
 	"must":    {Support: coatcheck.Required},
 	"never":   {Support: coatcheck.Forbidden},
 }
@@ -122,5 +125,6 @@ func newServer() *mcp.Server {
 		}
 		return text("%s", b), nil
 	})
+	addAsking(server)
 	return server
 }
