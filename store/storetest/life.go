@@ -3,6 +3,7 @@ package storetest
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -60,7 +61,8 @@ func testOddBytes(f *fixture) {
 }
 
 func testReopen(f *fixture) {
-	running := f.created(f.made("p"))
+	running := f.asked(f.asked(f.created(f.made("p")), "a", `{}`), "b", `{}`)
+	running = f.answered(running, "1", result(`{}`))
 	done := f.created(f.made("p"))
 	done = f.updated(done.Finish(completed, "done", epoch.Add(time.Minute)))
 	gone := f.created(f.made("p"))
@@ -128,25 +130,39 @@ func testTerminalIsFinal(f *fixture) {
 	}
 }
 
-// testRandomEvents applies random events to a few tasks and compares the store with a model.
+// testRandomEvents applies random events to a few tasks and compares the store with a model:
+// the whole tasks.
 func testRandomEvents(f *fixture) {
 	rapid.Check(f.T, func(rt *rapid.T) {
 		model := []*task.Task{f.created(f.made("p")), f.created(f.made("p")), f.created(f.made("q"))}
-		for range rapid.IntRange(1, 20).Draw(rt, "events") {
+		for n := range rapid.IntRange(1, 20).Draw(rt, "events") {
 			i := rapid.IntRange(0, len(model)-1).Draw(rt, "task")
 			cur := model[i]
-			if rapid.IntRange(0, 4).Draw(rt, "stale") == 0 { // somebody acts on what he saw earlier
+			stale := rapid.IntRange(0, 4).Draw(rt, "stale") == 0
+			if stale { // somebody acts on what he saw earlier
 				old := *cur
 				old.Revision = max(0, old.Revision-1)
 				cur = &old
 			}
+			before := cur
 			at := epoch.Add(time.Duration(rapid.IntRange(0, 1e6).Draw(rt, "ms")) * time.Millisecond)
+			if rapid.Bool().Draw(rt, "lean") { // a change need not name the inputs that it leaves alone
+				lean := *cur
+				lean.Inputs = nil
+				cur = &lean
+			}
 			var next *task.Task
 			var err error
-			switch rapid.IntRange(0, 5).Draw(rt, "event") {
+			switch rapid.IntRange(0, 9).Draw(rt, "event") {
 			case 0:
+				if before.Asked > 0 && len(open(before)) == 0 {
+					continue // it waits for nothing
+				}
 				next, err = cur.To(task.InputRequired, "?", at)
 			case 1:
+				if len(open(before)) > 0 {
+					continue // INP-4
+				}
 				next, err = cur.To(task.Working, "w", at)
 			case 2:
 				next, err = cur.To(task.Cancelled, "c", at)
@@ -156,18 +172,26 @@ func testRandomEvents(f *fixture) {
 				next, err = cur.Finish(task.Outcome{Error: json.RawMessage(`{"code":1}`)}, "f", at)
 			case 5:
 				next, err = cur.OwnedBy("other")
+			case 6, 7:
+				next, err = cur.Ask("elicitation/create", json.RawMessage(fmt.Sprintf(`{"n":%d}`, n)), "ask", at)
+			case 8, 9:
+				if len(open(before)) == 0 {
+					continue
+				}
+				key := rapid.SampledFrom(open(before)).Draw(rt, "key")
+				next, err = answerTo(before, key, result(`{"n":%d}`, n))
 			}
 			if err != nil {
 				continue // LIFE-1..3: not allowed, never reaches the store
 			}
 			err = f.Store.Update(f.Context(), next)
-			switch stale := cur != model[i]; {
+			switch {
 			case stale && !errors.Is(err, store.ErrConflict):
 				rt.Fatalf("a stale update: %v", err)
 			case !stale && err != nil:
 				rt.Fatalf("an update: %v", err)
 			case !stale:
-				model[i] = next
+				model[i] = withInputs(before, next)
 			}
 		}
 		for _, want := range model {

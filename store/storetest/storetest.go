@@ -50,6 +50,15 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		{"Expiry", testExpiry},
 		{"ExpiryOfRunning", testExpiryOfRunning},
 		{"Owners", testOwners},
+		{"Inputs", testInputs},
+		{"InputBytes", testInputBytes},
+		{"InputsAreLoaded", testInputsAreLoaded},
+		{"RefusedInputs", testRefusedInputs},
+		{"InputsOfTheEnded", testInputsOfTheEnded},
+		{"InputsOfPrincipals", testInputsOfPrincipals},
+		{"InputsExpire", testInputsExpire},
+		{"ConcurrentAnswers", testConcurrentAnswers},
+		{"AnswersOfAll", testAnswersOfAll},
 		{"ConcurrentWriters", testConcurrentWriters},
 		{"GivenUp", testGivenUp},
 		{"Closed", testClosed},
@@ -132,7 +141,7 @@ func (f *fixture) same(want *task.Task) {
 		f.Fatalf("get: %v", err)
 	}
 	light := *want
-	light.Request = task.Request{}
+	light.Request, light.Inputs = task.Request{}, nil
 	if want.Outcome != nil {
 		light.Outcome = &task.Outcome{IsError: want.Outcome.IsError}
 	}
@@ -152,15 +161,28 @@ func normal(t *task.Task) *task.Task {
 	if len(c.Request.Params) == 0 {
 		c.Request.Params = nil
 	}
-	if t.Outcome != nil {
-		o := *t.Outcome
-		if len(o.Error) == 0 {
-			o.Error = nil
+	c.Outcome = normalOutcome(t.Outcome)
+	c.Inputs = nil
+	for _, in := range t.Inputs {
+		if len(in.Params) == 0 {
+			in.Params = nil
 		}
-		if len(o.Result) == 0 {
-			o.Result = nil
-		}
-		c.Outcome = &o
+		in.Answer = normalOutcome(in.Answer)
+		c.Inputs = append(c.Inputs, in)
+	}
+	return &c
+}
+
+func normalOutcome(o *task.Outcome) *task.Outcome {
+	if o == nil {
+		return nil
+	}
+	c := *o
+	if len(c.Error) == 0 {
+		c.Error = nil
+	}
+	if len(c.Result) == 0 {
+		c.Result = nil
 	}
 	return &c
 }
