@@ -115,6 +115,7 @@ type peer struct {
 	initialized reply // the answer to initialize
 	round       func(ctx context.Context, message []byte) ([]byte, error)
 	*inbox
+	http bool
 
 	idMu sync.Mutex
 	id   int
@@ -182,6 +183,7 @@ func connectHTTP(t *testing.T, s settings, url string) func(string) *peer {
 		h := &httpPeer{url: url, token: principal, version: s.version(), client: &http.Client{Transport: &http.Transport{}}, inbox: newInbox()}
 		t.Cleanup(h.client.CloseIdleConnections)
 		p := newPeer(t, s, h.inbox, h.round)
+		p.http = true
 		if s.Listen {
 			h.listen(t)
 		}

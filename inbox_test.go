@@ -121,6 +121,7 @@ func streamOf(message []byte) string {
 
 // waiting is a tasks/result call in the background.
 type waiting struct {
+	id    int // of the call
 	cut   context.CancelFunc
 	ended chan struct{}
 	reply reply
@@ -130,15 +131,14 @@ type waiting struct {
 // wait calls tasks/result in the background.
 func (p *peer) wait(id string) *waiting {
 	ctx, cut := context.WithCancel(context.Background())
-	w := &waiting{cut: cut, ended: make(chan struct{})}
+	w := &waiting{id: p.nextID(), cut: cut, ended: make(chan struct{})}
 	p.t.Cleanup(func() {
 		cut()
 		<-w.ended
 	})
-	call := p.nextID()
 	go func() {
 		defer close(w.ended)
-		w.reply, w.err = p.callContext(ctx, call, "tasks/result", idParams(id))
+		w.reply, w.err = p.callContext(ctx, w.id, "tasks/result", idParams(id))
 	}()
 	return w
 }
