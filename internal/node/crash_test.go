@@ -52,6 +52,9 @@ func TestMain(m *testing.M) {
 type echo struct{}
 
 func (echo) Run(ctx context.Context, job *engine.Job) (task.Outcome, error) {
+	if string(protocol.Get(job.Request.Params, "name")) == `"ask"` {
+		return ask(ctx, job)
+	}
 	select {
 	case <-time.After(rand.N(5 * time.Millisecond)):
 	case <-ctx.Done():
