@@ -64,3 +64,85 @@ func BenchmarkGet(b *testing.B) {
 		}
 	})
 }
+
+// BenchmarkUpdate is a change that names no input requests, by 32 clients at once, each of a
+// task of its own.
+func BenchmarkUpdate(b *testing.B) {
+	s := benchStore(b)
+	procs := runtime.GOMAXPROCS(0)
+	var n atomic.Int64
+	b.SetParallelism((32 + procs - 1) / procs) // times GOMAXPROCS
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		t := working(fmt.Sprint("task-", n.Add(1)))
+		if _, err := s.Create(b.Context(), t); err != nil {
+			b.Fatal(err)
+		}
+		for pb.Next() {
+			next, err := t.To(task.Working, "still at it", time.Now())
+			if err != nil {
+				b.Fatal(err)
+			}
+			if err := s.Update(b.Context(), next); err != nil {
+				b.Fatal(err)
+			}
+			t = next
+		}
+	})
+}
+
+func BenchmarkLoad(b *testing.B) {
+	s := benchStore(b)
+	t := working("silent")
+	if _, err := s.Create(b.Context(), t); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if _, err := s.Load(b.Context(), t.Ref); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
+
+// BenchmarkAskAnswer is a question, its answer, and the look between them, by 32 clients at
+// once; each task asks a hundred times.
+func BenchmarkAskAnswer(b *testing.B) {
+	s := benchStore(b)
+	procs := runtime.GOMAXPROCS(0)
+	var n atomic.Int64
+	b.SetParallelism((32 + procs - 1) / procs) // times GOMAXPROCS
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		var t *task.Task
+		for pb.Next() {
+			if t == nil || t.Asked == 100 {
+				t = working(fmt.Sprint("task-", n.Add(1)))
+				if _, err := s.Create(b.Context(), t); err != nil {
+					b.Fatal(err)
+				}
+			}
+			asking, err := t.Ask("elicitation/create", []byte(`{"message":"?"}`), "", time.Now())
+			if err != nil {
+				b.Fatal(err)
+			}
+			if err := s.Update(b.Context(), asking); err != nil {
+				b.Fatal(err)
+			}
+			whole, err := s.Load(b.Context(), t.Ref)
+			if err != nil {
+				b.Fatal(err)
+			}
+			t, err = whole.Answer(whole.Inputs[whole.Asked-1], task.Outcome{Result: []byte(`{}`)}, false, "", time.Now())
+			if err != nil {
+				b.Fatal(err)
+			}
+			if err := s.Update(b.Context(), t); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}

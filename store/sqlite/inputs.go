@@ -52,7 +52,7 @@ func (s *Store) snapshot(ctx context.Context, ref task.Ref) (*task.Task, error) 
 	defer rows.Close()
 	for rows.Next() {
 		var input task.InputRequest
-		var kind int
+		var kind int64
 		var body []byte
 		if err := rows.Scan(&input.Key, &input.Method, (*[]byte)(&input.Params), &kind, &body); err != nil {
 			return nil, err

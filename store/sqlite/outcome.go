@@ -8,13 +8,13 @@ import (
 
 // The kinds of outcome, of tasks and of answers to input requests.
 const (
-	outcomeNone = iota
+	outcomeNone int64 = iota
 	outcomeResult
 	outcomeIsError
 	outcomeError
 )
 
-func kindOf(o *task.Outcome) (kind int, body []byte) {
+func kindOf(o *task.Outcome) (kind int64, body []byte) {
 	switch {
 	case o == nil:
 		return outcomeNone, nil
@@ -27,7 +27,7 @@ func kindOf(o *task.Outcome) (kind int, body []byte) {
 	}
 }
 
-func outcomeOf(kind int, body []byte) (*task.Outcome, error) {
+func outcomeOf(kind int64, body []byte) (*task.Outcome, error) {
 	switch kind {
 	case outcomeNone:
 		return nil, nil

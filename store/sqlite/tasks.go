@@ -166,12 +166,11 @@ func scanWhole(row scanner) (*task.Task, error) { return scan(row, true) }
 
 func scan(row scanner, whole bool) (*task.Task, error) {
 	t := &task.Task{}
-	var created, updated, ttl, poll int64
-	var kind int
+	var created, updated, ttl, poll, asked, kind int64
 	var body []byte
 	to := []any{
 		(*string)(&t.Principal), &t.ID, &t.Revision, (*string)(&t.Status), &t.StatusMessage, &created, &updated, &ttl, &poll,
-		&t.Key, &t.Asked, &t.Owner, &t.Remote, &kind,
+		&t.Key, &asked, &t.Owner, &t.Remote, &kind,
 	}
 	if whole {
 		to = append(to, &t.Request.Method, (*[]byte)(&t.Request.Params), &body)
@@ -181,6 +180,7 @@ func scan(row scanner, whole bool) (*task.Task, error) {
 	}
 	t.CreatedAt, t.UpdatedAt = time.UnixMilli(created).UTC(), time.UnixMilli(updated).UTC()
 	t.TTL, t.PollInterval = time.Duration(ttl)*time.Millisecond, time.Duration(poll)*time.Millisecond
+	t.Asked = int(asked)
 	var err error
 	if t.Outcome, err = outcomeOf(kind, body); err != nil {
 		return nil, fmt.Errorf("task %s: %w", t.ID, err)
