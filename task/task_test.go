@@ -47,7 +47,7 @@ func TestRandomEvents(t *testing.T) {
 			var next *task.Task
 			var err error
 			var want task.Status
-			switch rapid.IntRange(0, 4).Draw(t, "event") {
+			switch rapid.IntRange(0, 6).Draw(t, "event") {
 			case 0:
 				want = rapid.SampledFrom(statuses).Draw(t, "to")
 				next, err = cur.To(want, "m", now)
@@ -67,6 +67,16 @@ func TestRandomEvents(t *testing.T) {
 			case 4:
 				want = cur.Status
 				next, err = cur.RunAs("remote")
+			case 5:
+				want = task.InputRequired // INP-1
+				next, err = cur.Ask("elicitation/create", json.RawMessage(`{}`), "m", now)
+			case 6:
+				want = task.Working // INP-4
+				others := rapid.Bool().Draw(t, "others")
+				if others {
+					want = task.InputRequired
+				}
+				next, err = cur.Answer(task.InputRequest{Key: "1"}, task.Outcome{Result: json.RawMessage(`{}`)}, others, "m", now)
 			}
 			if !reflect.DeepEqual(*cur, before) {
 				t.Fatal("an event changed the task it was applied to")
