@@ -151,8 +151,7 @@ func errorUnless(err, want error) error {
 
 // explain says all there is of a JSON-RPC error.
 func explain(err error) error {
-	var wire *jsonrpc.Error
-	if errors.As(err, &wire) {
+	if wire, ok := errors.AsType[*jsonrpc.Error](err); ok {
 		return fmt.Errorf("%d %s %s", wire.Code, wire.Message, wire.Data)
 	}
 	return err

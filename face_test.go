@@ -245,7 +245,7 @@ func (h *httpPeer) listen(t *testing.T) {
 	req.Header.Set("Authorization", "Bearer "+h.token)
 	req.Header.Set("Mcp-Session-Id", h.session)
 	req.Header.Set("Mcp-Protocol-Version", h.version)
-	resp, err := h.client.Do(req)
+	resp, err := h.client.Do(req) //nolint:bodyclose // the goroutine below closes it
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -19,7 +20,7 @@ import (
 const plainServer = "COATCHECK_TEST_PLAIN"
 
 // allFaces are faces and gateways in front of the same server, run as a command and at a URL.
-var allFaces = append(faces[:len(faces):len(faces)], face{"gateway to a command", openGatewayToCommand}, face{"gateway to a URL", openGatewayToURL})
+var allFaces = append(slices.Clip(faces), face{"gateway to a command", openGatewayToCommand}, face{"gateway to a URL", openGatewayToURL})
 
 // onAllFaces runs a test over HTTP, stdio, in-process and through gateways.
 func onAllFaces(t *testing.T, s settings, test func(t *testing.T, connect func(principal string) *peer)) {

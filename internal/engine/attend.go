@@ -37,10 +37,7 @@ func (e *Engine) Attend(id string, l Listener) *Attendance {
 func (a *Attendance) Next(ctx context.Context) (Event, *task.Task, error) {
 	for {
 		var ended, changed <-chan struct{}
-		l, err := a.follow()
-		if err != nil {
-			return Event{}, nil, err
-		}
+		l := a.follow()
 		over := false
 		if l != nil {
 			ended = l.done
@@ -84,9 +81,9 @@ func (a *Attendance) Next(ctx context.Context) (Event, *task.Task, error) {
 }
 
 // follow returns the task's live entry, if this process runs it or ran it to its end.
-func (a *Attendance) follow() (*live, error) {
+func (a *Attendance) follow() *live {
 	if a.live != nil {
-		return a.live, nil
+		return a.live
 	}
 	e := a.engine
 	l := e.liveTask(a.ref)
@@ -97,7 +94,7 @@ func (a *Attendance) follow() (*live, error) {
 			l = e.liveTask(a.ref) // it may have become ours just before
 		}
 		if l == nil {
-			return nil, nil
+			return nil
 		}
 	}
 	if a.watcher != nil {
@@ -108,7 +105,7 @@ func (a *Attendance) follow() (*live, error) {
 	if !a.deaf {
 		e.attach(l, a.feed)
 	}
-	return l, nil
+	return l
 }
 
 // look reads a task that another process runs. It returns the task once it is terminal, and
@@ -121,14 +118,13 @@ func (a *Attendance) look(ctx context.Context) (final *task.Task, more bool, err
 	if a.deaf {
 		return nil, false, nil
 	}
-	now := a.engine.opts.Now()
 	for _, input := range t.Inputs {
 		name := question{a.ref.ID, input.Key}
 		switch {
 		case input.Answer != nil:
-			more = a.feed.closed(name, "", now) || more
+			more = a.feed.closed(name, "") || more
 		case refusal(a.feed.listener.Initialize, input.Method, input.Params) == nil:
-			more = a.feed.askOnce(&openQuestion{name: name, input: input}, now) || more
+			more = a.feed.askOnce(&openQuestion{name: name, input: input}) || more
 		}
 	}
 	return nil, more, nil

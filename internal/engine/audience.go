@@ -96,7 +96,6 @@ func (o *outlets) hearing(p place) []*Feed {
 // attach adds the stream of a tasks/result call. What is open is asked on it, whether or not
 // it is out elsewhere: that stream may be dead, and nobody knows yet (requirements C.7).
 func (e *Engine) attach(l *live, f *Feed) {
-	now := e.opts.Now()
 	l.audience.mu.Lock()
 	defer l.audience.mu.Unlock()
 	if l.audience.over {
@@ -105,14 +104,14 @@ func (e *Engine) attach(l *live, f *Feed) {
 	l.audience.feeds = append(l.audience.feeds, f)
 	if missed := l.audience.missed; missed != nil {
 		l.audience.missed = nil
-		f.push(*missed, now)
+		f.push(*missed)
 	}
 	home := e.outlets.at(l.home)
 	for _, q := range l.audience.open {
 		if home != nil && q.on == home && l.home.session == f.listener.Session {
 			continue // that session was pushed it, and is there
 		}
-		e.askOn(q, f, now)
+		e.askOn(q, f)
 	}
 }
 
@@ -130,8 +129,8 @@ func (e *Engine) detach(l *live, f *Feed) {
 }
 
 // askOn puts a question on a stream, if its client can answer it.
-func (e *Engine) askOn(q *openQuestion, f *Feed, now time.Time) bool {
-	if refusal(f.listener.Initialize, q.input.Method, q.input.Params) != nil || !f.ask(q, now) {
+func (e *Engine) askOn(q *openQuestion, f *Feed) bool {
+	if refusal(f.listener.Initialize, q.input.Method, q.input.Params) != nil || !f.ask(q) {
 		return false
 	}
 	q.on = f
@@ -140,9 +139,8 @@ func (e *Engine) askOn(q *openQuestion, f *Feed, now time.Time) bool {
 
 // offer puts a question that waits on one of the streams there are: the one opened last.
 func (e *Engine) offer(l *live, q *openQuestion) {
-	now := e.opts.Now()
 	for _, f := range slices.Backward(l.audience.feeds) {
-		if e.askOn(q, f, now) {
+		if e.askOn(q, f) {
 			return
 		}
 	}
@@ -150,7 +148,7 @@ func (e *Engine) offer(l *live, q *openQuestion) {
 		return
 	}
 	if f := e.outlets.at(l.home); f != nil {
-		e.askOn(q, f, now)
+		e.askOn(q, f)
 	}
 }
 
@@ -163,28 +161,26 @@ func (e *Engine) closeQuestion(l *live, q *openQuestion, answeredAs string) {
 }
 
 func (e *Engine) takeBack(l *live, q *openQuestion, answeredAs string) {
-	now := e.opts.Now()
 	for _, f := range l.audience.feeds {
-		f.closed(q.name, answeredAs, now)
+		f.closed(q.name, answeredAs)
 	}
 	for _, f := range e.outlets.hearing(l.home) {
-		f.closed(q.name, answeredAs, now)
+		f.closed(q.name, answeredAs)
 	}
 }
 
 // tell puts what a task says on the streams of its tasks/result calls, one for each session,
 // and on that of the session that made it.
 func (e *Engine) tell(l *live, ev Event) {
-	now := e.opts.Now()
 	l.audience.mu.Lock()
 	defer l.audience.mu.Unlock()
 	if l.audience.over {
 		return
 	}
-	heard := l.eachSession(func(f *Feed) { f.push(ev, now) })
+	heard := l.eachSession(func(f *Feed) { f.push(ev) })
 	if !heard[l.home.session] {
 		if f := e.outlets.at(l.home); f != nil {
-			f.push(ev, now)
+			f.push(ev)
 			return
 		}
 	}
@@ -219,8 +215,7 @@ func (e *Engine) announce(l *live, t *task.Task) {
 		return
 	}
 	ev := Event{Task: t.ID, Method: protocol.MethodTasksStatus, State: t}
-	now := e.opts.Now()
-	told := e.announceTo(l.home, ev, now)
+	told := e.announceTo(l.home, ev)
 	if t.Status.Terminal() {
 		return
 	}
@@ -228,15 +223,15 @@ func (e *Engine) announce(l *live, t *task.Task) {
 	defer l.audience.mu.Unlock()
 	l.eachSession(func(f *Feed) {
 		if f.listener.Session == "" || !slices.ContainsFunc(told, func(o *Feed) bool { return o.listener.Session == f.listener.Session }) {
-			f.push(ev, now)
+			f.push(ev)
 		}
 	})
 }
 
-func (e *Engine) announceTo(home place, ev Event, now time.Time) (told []*Feed) {
+func (e *Engine) announceTo(home place, ev Event) (told []*Feed) {
 	told = e.outlets.hearing(home)
 	for _, f := range told {
-		f.push(ev, now)
+		f.push(ev)
 	}
 	return told
 }

@@ -52,7 +52,7 @@ func (e *Engine) Cancel(ctx context.Context, ref task.Ref) (*task.Task, error) {
 		}
 		e.settled.add(next)
 		if !e.opts.NoStatusNotifications {
-			e.announceTo(place{principal: ref.Principal}, Event{Task: ref.ID, Method: protocol.MethodTasksStatus, State: next}, e.opts.Now())
+			e.announceTo(place{principal: ref.Principal}, Event{Task: ref.ID, Method: protocol.MethodTasksStatus, State: next})
 		}
 		return next, nil
 	}

@@ -73,7 +73,7 @@ func newFeed(l Listener) *Feed { return &Feed{listener: l, wake: make(chan struc
 
 // push puts an event into the queue. Progress takes the place of what its task reported
 // before, if that was not taken yet and nothing else came since.
-func (f *Feed) push(ev Event, now time.Time) {
+func (f *Feed) push(ev Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	it := item{Event: ev, progress: ev.Method == protocol.MethodProgress}
@@ -174,7 +174,7 @@ func (f *Feed) over(id string) {
 
 // ask puts a question in, under an id of its own. It reports false if it was asked here before
 // and not answered, or not rightly maxTries times.
-func (f *Feed) ask(q *openQuestion, now time.Time) bool {
+func (f *Feed) ask(q *openQuestion) bool {
 	f.mu.Lock()
 	asked := f.asked[q.name]
 	if asked != nil && (asked.id != "" || asked.tries >= maxTries) {
@@ -192,17 +192,17 @@ func (f *Feed) ask(q *openQuestion, now time.Time) bool {
 	asked.tries++
 	ev := Event{Task: q.name.task, Method: q.input.Method, Params: q.input.Params, Ask: asked.id}
 	f.mu.Unlock()
-	f.push(ev, now)
+	f.push(ev)
 	return true
 }
 
 // askOnce is ask for a question that is looked at again and again: it reports whether it put
 // it in.
-func (f *Feed) askOnce(q *openQuestion, now time.Time) bool {
+func (f *Feed) askOnce(q *openQuestion) bool {
 	f.mu.Lock()
 	asked := f.asked[q.name] != nil
 	f.mu.Unlock()
-	return !asked && f.ask(q, now)
+	return !asked && f.ask(q)
 }
 
 // refused notes that the answer to a question asked here was no good, and reports whether
@@ -220,7 +220,7 @@ func (f *Feed) refused(name question, id string) bool {
 
 // closed takes back a question that needs no answer any more; if it was answered here, under
 // the id given, there is nothing to take back. It reports whether it put something in.
-func (f *Feed) closed(name question, answeredAs string, now time.Time) bool {
+func (f *Feed) closed(name question, answeredAs string) bool {
 	f.mu.Lock()
 	asked := f.asked[name]
 	delete(f.asked, name)
@@ -238,6 +238,6 @@ func (f *Feed) closed(name question, answeredAs string, now time.Time) bool {
 	f.push(Event{Task: name.task, Method: protocol.MethodCancelled, Params: protocol.Marshal(struct {
 		RequestID string `json:"requestId"`
 		Reason    string `json:"reason"`
-	}{asked.id, "The question needs no answer any more."})}, now)
+	}{asked.id, "The question needs no answer any more."})})
 	return true
 }

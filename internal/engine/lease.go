@@ -93,7 +93,7 @@ func (e *Engine) adopt(ctx context.Context, t *task.Task) error {
 		}
 		e.opts.Logger.Warn("a task was lost with its process", "task", t.ID)
 		if !e.opts.NoStatusNotifications {
-			e.announceTo(place{principal: t.Principal}, Event{Task: t.ID, Method: protocol.MethodTasksStatus, State: next}, e.opts.Now())
+			e.announceTo(place{principal: t.Principal}, Event{Task: t.ID, Method: protocol.MethodTasksStatus, State: next})
 		}
 		e.wakeWatchers()
 		return nil

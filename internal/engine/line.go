@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/coatcheck/coatcheck/protocol"
@@ -45,6 +46,8 @@ type line struct {
 	engine *Engine
 	live   *live
 	token  json.RawMessage // the progress token as the requestor wrote it; nil if there is none
+
+	reporting sync.Mutex // held while progress is told, so that it does not go back
 }
 
 func (r *line) SetRemote(ctx context.Context, id string) error {
@@ -99,6 +102,8 @@ func (r *line) Ask(method string, params json.RawMessage, reply func(task.Outcom
 func (r *line) Notify(method string, params json.RawMessage) {
 	switch method {
 	case protocol.MethodProgress:
+		r.reporting.Lock()
+		defer r.reporting.Unlock()
 		var ok bool
 		if params, ok = r.progress(params); !ok {
 			return

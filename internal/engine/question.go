@@ -56,11 +56,7 @@ var withdrawn = task.Outcome{Error: protocol.Errorf(protocol.CodeRequestCancelle
 
 // ask stores a question of the work and puts it to the requestor.
 func (e *Engine) ask(l *live, method string, params []byte, reply func(task.Outcome)) (withdraw func(), err error) {
-	if l.initialize != nil {
-		if refused := refusal(l.initialize, method, params); refused != nil {
-			return nil, refused
-		}
-	} else if refused := refusal(nil, method, params); refused != nil {
+	if refused := refusal(l.initialize, method, params); refused != nil {
 		return nil, refused
 	}
 	l.mu.Lock()
@@ -216,7 +212,7 @@ func (e *Engine) askAgain(l *live, q *openQuestion, id string) {
 	}
 	for _, f := range streams {
 		if f.refused(q.name, id) {
-			if !e.askOn(q, f, e.opts.Now()) && q.on == f {
+			if !e.askOn(q, f) && q.on == f {
 				q.on = nil
 			}
 			return

@@ -67,22 +67,31 @@ func misshapenElicitation(asked, result json.RawMessage) error {
 	if _, err := protocol.Members(content); err != nil {
 		return fmt.Errorf("content must be an object")
 	}
-	schema := &jsonschema.Schema{}
-	if json.Unmarshal(requested, schema) != nil {
+	schema := resolve(requested)
+	if schema == nil {
 		return nil // what the server asks for makes no sense, so it must judge the answer
-	}
-	resolved, err := schema.Resolve(nil)
-	if err != nil {
-		return nil //nolint:nilerr // the same
 	}
 	var value map[string]any
 	if err := json.Unmarshal(content, &value); err != nil {
 		return fmt.Errorf("content must be an object")
 	}
-	if err := resolved.Validate(value); err != nil {
+	if err := schema.Validate(value); err != nil {
 		return fmt.Errorf("content does not match the requested schema: %w", err)
 	}
 	return nil
+}
+
+// resolve reads a schema; nil if it is none.
+func resolve(raw json.RawMessage) *jsonschema.Resolved {
+	schema := &jsonschema.Schema{}
+	if json.Unmarshal(raw, schema) != nil {
+		return nil
+	}
+	resolved, err := schema.Resolve(nil)
+	if err != nil {
+		return nil
+	}
+	return resolved
 }
 
 // waitingFor says in words what a question waits for (INP-1).

@@ -22,6 +22,8 @@ import (
 
 const question = `{"message":"How many?","requestedSchema":{"type":"object","properties":{"n":{"type":"integer"}}},"odd":1.50}`
 
+const given = `{"action":"accept","content":{"n":3},"odd":1.50}`
+
 // ask asks twice, and returns what it was answered. It never gets to the second answer here.
 func ask(ctx context.Context, job *engine.Job) (task.Outcome, error) {
 	answers := make(chan task.Outcome, 1)
@@ -104,9 +106,9 @@ func (s server) asked(t *testing.T, id string) string {
 }
 
 // answer posts an answer, and returns the status and body of what it is answered.
-func (s server) answer(t *testing.T, ask, result string) (int, string) {
+func (s server) answer(t *testing.T, ask string) (int, string) {
 	t.Helper()
-	resp, err := s.web.Post(s.url, "application/json", strings.NewReader(`{"jsonrpc":"2.0","id":"`+ask+`","result":`+result+`}`))
+	resp, err := s.web.Post(s.url, "application/json", strings.NewReader(`{"jsonrpc":"2.0","id":"`+ask+`","result":`+given+`}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,9 +134,8 @@ func TestKillWithAQuestionOpen(t *testing.T) {
 			}
 			id, _ := protocol.Unquote(protocol.Get(protocol.Get(result, "task"), "taskId"))
 			ask := first.asked(t, id)
-			const answer = `{"action":"accept","content":{"n":3},"odd":1.50}`
 			if answered {
-				if status, body := first.answer(t, ask, answer); status != http.StatusAccepted {
+				if status, body := first.answer(t, ask); status != http.StatusAccepted {
 					t.Fatal(status, body)
 				}
 			}
@@ -162,9 +163,9 @@ func TestKillWithAQuestionOpen(t *testing.T) {
 				if len(at.Inputs) == 0 || string(at.Inputs[0].Params) != question || at.Inputs[0].Method != protocol.MethodElicit {
 					t.Fatalf("stored %+v", at.Inputs)
 				}
-				given := at.Inputs[0].Answer
-				if answered != (given != nil) || answered && string(given.Result) != answer {
-					t.Errorf("stored answer %+v", given)
+				answer := at.Inputs[0].Answer
+				if answered != (answer != nil) || answered && string(answer.Result) != given {
+					t.Errorf("stored answer %+v", answer)
 				}
 			}
 			check(stored())
@@ -180,15 +181,15 @@ func TestKillWithAQuestionOpen(t *testing.T) {
 				t.Errorf("get: %s, %v", result, err)
 			}
 			// The first question, if it is open still, or one that was never sent.
-			status, body := second.answer(t, strings.Replace(ask, "/1/", "/2/", 1), answer)
+			status, body := second.answer(t, strings.Replace(ask, "/1/", "/2/", 1))
 			if !answered {
-				status, body = second.answer(t, ask, answer)
+				status, body = second.answer(t, ask)
 			}
 			if status != http.StatusBadRequest || !strings.Contains(body, "too late: the task is in terminal status 'failed': The server stopped") {
 				t.Errorf("a late answer: %d %s", status, body)
 			}
 			if answered { // X-7: the same answer again is fine
-				if status, body := second.answer(t, ask, answer); status != http.StatusAccepted {
+				if status, body := second.answer(t, ask); status != http.StatusAccepted {
 					t.Errorf("the answer again: %d %s", status, body)
 				}
 			}

@@ -329,9 +329,9 @@ func (h *handler) result(w http.ResponseWriter, req *http.Request, from *receive
 		event := []byte(": keep-alive\n\n")
 		switch {
 		case last:
-			event = appendEvent(nil, a.Append(nil, m.ID))
+			event = messageEvent(a.Append(nil, m.ID))
 		case err == nil:
-			event = appendEvent(nil, message.Append(nil))
+			event = messageEvent(message.Append(nil))
 		}
 		if _, err := w.Write(event); err != nil || flush() != nil || last {
 			return

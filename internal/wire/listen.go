@@ -29,7 +29,7 @@ func (h *handler) listen(w http.ResponseWriter, req *http.Request) {
 			defer outlet.Close()
 			for {
 				m, err := outlet.Next(ctx)
-				if err != nil || s.send(ctx, appendEvent(nil, m.Append(nil))) != nil {
+				if err != nil || s.send(ctx, messageEvent(m.Append(nil))) != nil {
 					return
 				}
 			}

@@ -78,11 +78,9 @@ func replaceData(event, data []byte) []byte {
 	return out
 }
 
-// appendEvent appends a message event with the given JSON.
-func appendEvent(dst, data []byte) []byte {
-	dst = append(dst, "event: message\n"...)
-	dst = appendData(dst, data)
-	return append(dst, '\n')
+// messageEvent is a message event with the given JSON.
+func messageEvent(data []byte) []byte {
+	return append(appendData([]byte("event: message\n"), data), '\n')
 }
 
 // appendData appends data as lines of an event. Line breaks in JSON are white space, so

@@ -97,7 +97,7 @@ func FuzzEvents(f *testing.F) {
 		if !bytes.Equal(w.Body.Bytes(), data) {
 			t.Fatalf("%q came out as %q", data, w.Body)
 		}
-		event := appendEvent(nil, data)
+		event := messageEvent(data)
 		if eventEnd(event) != len(event) {
 			t.Fatalf("event of %q is not one event: %q", data, event)
 		}
