@@ -84,7 +84,7 @@ func TestQuestion(t *testing.T) {
 
 // Each kind of question is asked as the tool asked it, and its answer passes as it is.
 func TestKindsOfQuestions(t *testing.T) {
-	for _, c := range []struct {
+	kinds := []struct {
 		words, method, answer, want string
 	}{
 		{"ask", protocol.MethodElicit, `{"action":"decline"}`, "decline <nil>"},
@@ -93,31 +93,28 @@ func TestKindsOfQuestions(t *testing.T) {
 		{"sample", protocol.MethodCreateMessage, `{"role":"assistant","content":{"type":"text","text":"because"},"model":"m1"}`, "because by m1"},
 		{"tools", protocol.MethodCreateMessage, `{"role":"assistant","content":[{"type":"text","text":"a"},{"type":"tool_use","id":"1","name":"t","input":{}}],"model":"m1"}`, "2 blocks"},
 		{"roots", protocol.MethodListRoots, `{"roots":[{"uri":"file:///r"}]}`, "file:///r"},
-	} {
-		t.Run(c.words+" "+c.want, func(t *testing.T) {
-			onAllFaces(t, settings{Capabilities: ableToAll}, func(t *testing.T, connect func(string) *peer) {
-				p := connect("alice")
-				task := p.create(script(c.words))
-				w := p.wait(task.TaskID)
-				question := p.await(t, 1, method(c.method))[0]
-				if related(question.Params) != task.TaskID { // REL-1
-					t.Errorf("asked with %s", question.Params)
-				}
-				if c.words == "tools" && protocol.Get(question.Params, "tools") == nil {
-					t.Errorf("asked %s", question.Params)
-				}
-				if err := p.answer(question, c.answer); err != nil {
-					t.Fatal(err)
-				}
-				if c.words == "url" { // REL-1
-					if done := p.await(t, 1, method(protocol.MethodElicitComplete))[0]; related(done.Params) != task.TaskID {
-						t.Errorf("complete %s", done.Params)
-					}
-				}
-				wantText(t, w.result(t), c.want)
-			})
-		})
 	}
+	onAllFaces(t, settings{Capabilities: ableToAll}, func(t *testing.T, connect func(string) *peer) {
+		p := connect("alice")
+		for _, c := range kinds {
+			task := p.create(script(c.words))
+			about := func(name string) func(heard) bool { // REL-1
+				return func(m heard) bool { return m.Method == name && related(m.Params) == task.TaskID }
+			}
+			w := p.wait(task.TaskID)
+			question := p.await(t, 1, about(c.method))[0]
+			if c.words == "tools" && protocol.Get(question.Params, "tools") == nil {
+				t.Errorf("asked %s", question.Params)
+			}
+			if err := p.answer(question, c.answer); err != nil {
+				t.Fatal(err)
+			}
+			if c.words == "url" {
+				p.await(t, 1, about(protocol.MethodElicitComplete))
+			}
+			wantText(t, w.result(t), c.want)
+		}
+	})
 }
 
 // An error is an answer, too, and reaches the tool with code and data.
