@@ -116,6 +116,7 @@ type peer struct {
 	round       func(ctx context.Context, message []byte) ([]byte, error)
 	*inbox
 	http bool
+	web  *httpPeer // if it is http
 
 	idMu sync.Mutex
 	id   int
@@ -183,7 +184,7 @@ func connectHTTP(t *testing.T, s settings, url string) func(string) *peer {
 		h := &httpPeer{url: url, token: principal, version: s.version(), client: &http.Client{Transport: &http.Transport{}}, inbox: newInbox()}
 		t.Cleanup(h.client.CloseIdleConnections)
 		p := newPeer(t, s, h.inbox, h.round)
-		p.http = true
+		p.http, p.web = true, h
 		if s.Listen {
 			h.listen(t)
 		}

@@ -3,6 +3,7 @@ package coatcheck_test
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 
@@ -251,4 +252,38 @@ func TestFromContext(t *testing.T) {
 			t.Errorf("created %s", r.Result)
 		}
 	})
+}
+
+// A client that opens streams and does not read them holds nobody up.
+func TestUnreadStreams(t *testing.T) {
+	s := settings{Database: "sqlite:" + t.TempDir() + "/tasks.db"}
+	p := openHTTP(t, s)("alice")
+	h := p.web
+	if r := p.call("logging/setLevel", `{"level":"debug"}`); r.Error != nil {
+		t.Fatal(r.Error)
+	}
+	host := strings.TrimPrefix(h.url, "http://")
+	unread := func(request string) {
+		conn, err := net.Dial("tcp", host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		if err := conn.(*net.TCPConn).SetReadBuffer(4 << 10); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write([]byte(request)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	headers := "Host: " + host + "\r\nAuthorization: Bearer alice\r\nMcp-Session-Id: " + h.session + "\r\nMcp-Protocol-Version: 2025-11-25\r\n"
+	unread("GET / HTTP/1.1\r\n" + headers + "Accept: text/event-stream\r\n\r\n")
+	long := strings.Repeat("x", 200)
+	words := "flood " + strings.Repeat("log ", 20_000) + long
+	task := p.create(script(words))
+	body := `{"jsonrpc":"2.0","id":77,"method":"tasks/result","params":` + idParams(task.TaskID) + `}`
+	unread("POST / HTTP/1.1\r\n" + headers + "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n" +
+		fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body), body))
+	p.status(task.TaskID, "completed")
+	wantText(t, p.call("tasks/result", idParams(task.TaskID)), "")
 }
