@@ -18,6 +18,10 @@
 // for byte, until its ttl is over. A task whose process dies is found by the next one, or
 // by another on the same file, and ends as failed.
 //
+// What the tool asks its client meanwhile, by the SDK's own ServerSession.Elicit or
+// CreateMessage, is stored and asked on the requestor's tasks/result until it is answered;
+// progress and logs go to the requestor's own streams. [FromContext] has what the SDK lacks.
+//
 // Whose task it is: over HTTP the user of the SDK's auth.TokenInfo, unless
 // [Options.Principal] says otherwise; over stdio the operating-system user. To anyone else
 // the task does not exist. Without authorization over HTTP everyone who knows an id has the

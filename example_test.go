@@ -9,6 +9,8 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"strings"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -115,4 +117,41 @@ func ExampleRuntime_Transport() {
 	// Output:
 	// declared {"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}
 	// content [{"type":"text","text":"Hello, Ada"}]
+}
+
+// A tool says more of the task it runs in than the SDK's session can. The same handler also
+// runs in a plain call, where there is no task.
+func ExampleFromContext() {
+	ctx := context.Background()
+	server := mcp.NewServer(&mcp.Implementation{Name: "renderer", Version: "1"}, nil)
+	mcp.AddTool(server, &mcp.Tool{Name: "render"}, func(ctx context.Context, _ *mcp.CallToolRequest, in greeting) (*mcp.CallToolResult, any, error) {
+		task := coatcheck.FromContext(ctx)
+		task.RespondNow("Rendering; it will be done in a minute.")
+		if err := task.SetPollInterval(ctx, 5*time.Second); err != nil {
+			return nil, nil, err
+		}
+		task.Progress(1, 2, "half of it")
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "rendered " + in.Name}}}, nil, nil
+	})
+	rt, err := coatcheck.Open(ctx, server, &coatcheck.Options{
+		Database: "memory:",
+		Tools:    map[string]coatcheck.Tool{"render": {Support: coatcheck.Optional, Immediate: 10 * time.Second}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer rt.Close(ctx)
+	web := httptest.NewServer(rt.Handler(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)))
+	defer web.Close()
+	resp, err := web.Client().Post(web.URL, "application/json", strings.NewReader(
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"render","arguments":{"name":"a coat"},"task":{}}}`))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer resp.Body.Close()
+	created, _ := io.ReadAll(resp.Body)
+	meta := protocol.Get(protocol.Get(created, "result"), "_meta")
+	fmt.Printf("%s\n", protocol.Get(meta, protocol.MetaImmediateResponse))
+	// Output:
+	// "Rendering; it will be done in a minute."
 }
