@@ -7,13 +7,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/coatcheck/coatcheck/protocol"
 )
 
 // answerFlags say how a server's questions are answered without a person.
 type answerFlags struct {
-	Answer  string `xor:"answer" placeholder:"FILE" help:"Answer the server's questions with the JSON in FILE, - for stdin: an object for every question, or an array of one for each in order. {\"action\":\"decline\"} declines."`
+	Answer  string `xor:"answer" placeholder:"FILE" help:"Answer the server's questions with the JSON in FILE, - for stdin: an object for every question, or an array of one for each, in order as far as they fit. {\"action\":\"decline\"} declines."`
 	Decline bool   `xor:"answer" help:"Decline every question of the server."`
 }
 
@@ -21,8 +22,7 @@ type answerFlags struct {
 type script struct {
 	name    string // of the file
 	entries []prepared
-	every   bool // the one entry is for every question
-	next    int
+	every   bool // the one entry is for every question; otherwise each is used once
 
 	last    json.RawMessage // the question answered last
 	with    json.RawMessage // what it was answered with
@@ -120,15 +120,27 @@ func parsePrepared(raw json.RawMessage) (prepared, error) {
 // taken to be wrong.
 const maxRefused = 2
 
-// answer returns what is prepared for a question, and why there is nothing.
+// answer returns what is prepared for a question, and why there is nothing. Of several it is
+// the first that fits: questions that are asked at once come in any order.
 func (s *script) answer(q *question) (answer, error) {
-	if s.next == len(s.entries) {
+	if len(s.entries) == 0 {
 		return answer{}, fmt.Errorf("%s has no answer left for this question", s.name)
 	}
-	p := s.entries[s.next]
-	a, err := p.to(q)
-	if err != nil {
-		return answer{}, fmt.Errorf("%s: %w", s.name, err)
+	var chosen int
+	var a answer
+	var unfit error
+	for i, p := range s.entries {
+		var err error
+		if a, err = p.to(q); err == nil {
+			chosen, unfit = i, nil
+			break
+		}
+		if unfit == nil {
+			unfit = err
+		}
+	}
+	if unfit != nil {
+		return answer{}, fmt.Errorf("%s: %w", s.name, unfit)
 	}
 	if bytes.Equal(s.last, q.params) && bytes.Equal(s.with, a.result) {
 		if s.refused++; s.refused == maxRefused {
@@ -138,7 +150,7 @@ func (s *script) answer(q *question) (answer, error) {
 		s.last, s.with, s.refused = q.params, a.result, 0
 	}
 	if !s.every {
-		s.next++
+		s.entries = slices.Delete(s.entries, chosen, chosen+1)
 	}
 	return a, nil
 }

@@ -48,6 +48,15 @@ func askingServer() {
 	add("everything", func(ctx context.Context, ss *mcp.ServerSession, _ json.RawMessage) (string, error) {
 		return ask(ctx, ss, "Fill in,\nplease\x1b[2J", everything)
 	})
+	// field asks for one field of everything.
+	add("field", func(ctx context.Context, ss *mcp.ServerSession, args json.RawMessage) (string, error) {
+		name, _ := protocol.Unquote(protocol.Get(args, "name"))
+		schema := `{"type":"object","properties":{"` + name + `":` + string(protocol.Get(protocol.Get([]byte(everything), "properties"), name)) + `},"required":[`
+		if strings.Contains(string(protocol.Get([]byte(everything), "required")), `"`+name+`"`) {
+			schema += `"` + name + `"`
+		}
+		return ask(ctx, ss, "Fill in", schema+"]}")
+	})
 	add("two", func(ctx context.Context, ss *mcp.ServerSession, _ json.RawMessage) (string, error) {
 		var said []string
 		for _, message := range []string{"First?", "Second?"} {

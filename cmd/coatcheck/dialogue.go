@@ -61,6 +61,9 @@ func (a *attendance) await(done <-chan struct{}) error {
 		var err error
 		select {
 		case <-done:
+			if d.filled != nil {
+				d.withdrawn()
+			}
 			return nil
 		case <-wake:
 		case <-gone:

@@ -67,6 +67,18 @@ func newPrompt(q *question) *prompt {
 	return p
 }
 
+// screen is a form as a program.
+type screen struct{ *huh.Form }
+
+// Update implements tea.Model.
+func (s screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	_, cmd := s.Form.Update(msg)
+	return s, cmd
+}
+
+// View implements tea.Model.
+func (s screen) View() tea.View { return tea.NewView(s.Form.View()) }
+
 // run shows the form and returns the answer; errAside if the person leaves it, or ctx's
 // error when that ends first.
 func (p *prompt) run(ctx context.Context, std streams) (answer, error) {
@@ -82,16 +94,21 @@ func (p *prompt) run(ctx context.Context, std streams) (answer, error) {
 
 	keys := huh.NewDefaultKeyMap()
 	keys.Quit = key.NewBinding(key.WithKeys("ctrl+c", "esc"))
-	err := huh.NewForm(huh.NewGroup(fields...)).WithKeyMap(keys).WithInput(std.in).WithOutput(std.err).
-		WithProgramOptions(tea.WithoutSignalHandler(), tea.WithInput(std.in), tea.WithOutput(std.err)).
-		RunWithContext(ctx)
+	filled := huh.NewForm(huh.NewGroup(fields...)).WithKeyMap(keys)
+	// Both ends are clean ones: huh's own, with an interrupt and a killed program, leave a
+	// goroutine behind that takes the next keys.
+	filled.SubmitCmd, filled.CancelCmd = tea.Quit, tea.Quit
+	program := tea.NewProgram(screen{filled}, tea.WithInput(std.in), tea.WithOutput(std.err), tea.WithoutSignalHandler())
+	stop := context.AfterFunc(ctx, program.Quit)
+	defer stop()
+	_, err := program.Run()
 	switch {
-	case ctx.Err() != nil:
-		return answer{}, ctx.Err()
-	case errors.Is(err, huh.ErrUserAborted):
-		return answer{}, errAside
 	case err != nil:
 		return answer{}, err
+	case filled.State == huh.StateNormal:
+		return answer{}, context.Cause(ctx)
+	case filled.State == huh.StateAborted:
+		return answer{}, errAside
 	case !p.send:
 		return declined, nil
 	case p.question.form == nil:
@@ -168,16 +185,12 @@ func (in *input) show() huh.Field {
 		for i, name := range titles(f.Options) {
 			options = append(options, huh.NewOption(name, i))
 		}
-		field := huh.NewMultiSelect[int]().Title(title).Description(about).Filterable(false).Options(options...).Value(&in.chosen).
+		return huh.NewMultiSelect[int]().Title(title).Description(about).Filterable(false).Options(options...).Value(&in.chosen).
 			Validate(func(chosen []int) error {
 				check := input{field: f, chosen: chosen}
 				_, err := f.Value(check.typed()...)
 				return err
-			})
-		if len(options) > mostShown {
-			field.Height(mostShown + 2)
-		}
-		return field
+			}).Height(height(about, len(options)))
 	}
 	return huh.NewInput().Title(title).Description(about).Value(&in.text).Validate(func(text string) error {
 		_, err := f.Value(text)
@@ -194,11 +207,18 @@ func choose(title, about string, names []string, required bool, value *int) huh.
 	for i, name := range names {
 		options = append(options, huh.NewOption(name, i))
 	}
-	field := huh.NewSelect[int]().Title(title).Description(about).Options(options...).Value(value)
-	if len(options) > mostShown {
-		field.Height(mostShown + 2)
+	return huh.NewSelect[int]().Title(title).Description(about).Options(options...).Value(value).
+		Height(height(about, len(options)))
+}
+
+// height is how many lines a field with options takes, its title included. huh's own guess
+// forgets the title of some.
+func height(about string, options int) int {
+	lines := 1 + min(options, mostShown)
+	if about != "" {
+		lines++
 	}
-	return field
+	return lines
 }
 
 func titles(options []form.Option) []string {

@@ -19,6 +19,8 @@ import (
 type terminal struct {
 	keys *os.File // what is typed
 	cmd  *exec.Cmd
+	// pressed is how much was on the screen when keys were pressed last.
+	pressed int
 
 	mu     sync.Mutex
 	screen string
@@ -41,13 +43,16 @@ func onTerminal(t *testing.T, args ...string) *terminal {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := unix.IoctlSetWinsize(int(keys.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 100, Col: 100}); err != nil {
+		t.Fatal(err)
+	}
 	tty, err := os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer tty.Close()
 	term := &terminal{keys: keys, cmd: exec.Command("coatcheck", args...), more: make(chan struct{}), gone: make(chan struct{})}
-	term.cmd.Env = append(os.Environ(), "GORACE="+race)
+	term.cmd.Env = append(os.Environ(), "GORACE="+race, "TERM=xterm-256color")
 	term.cmd.Stdin, term.cmd.Stdout, term.cmd.Stderr = tty, tty, tty
 	term.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := term.cmd.Start(); err != nil {
@@ -81,24 +86,38 @@ func (term *terminal) read() {
 // see waits until the text is on the screen.
 func (term *terminal) see(t *testing.T, text string) {
 	t.Helper()
+	term.seeFrom(t, 0, text)
+}
+
+// answers waits until the text comes after the keys that were pressed last.
+func (term *terminal) answers(t *testing.T, text string) {
+	t.Helper()
+	term.seeFrom(t, term.pressed, text)
+}
+
+func (term *terminal) seeFrom(t *testing.T, from int, text string) {
+	t.Helper()
 	deadline := time.After(patience)
 	for {
 		term.mu.Lock()
 		screen, more := term.screen, term.more
 		term.mu.Unlock()
-		if strings.Contains(screen, text) {
+		if strings.Contains(screen[from:], text) {
 			return
 		}
 		select {
 		case <-more:
 		case <-deadline:
-			t.Fatalf("the terminal does not show %q:\n%q", text, screen)
+			t.Fatalf("the terminal does not show %q:\n%q", text, screen[from:])
 		}
 	}
 }
 
 func (term *terminal) press(t *testing.T, keys string) {
 	t.Helper()
+	term.mu.Lock()
+	term.pressed = len(term.screen)
+	term.mu.Unlock()
 	if _, err := term.keys.WriteString(keys); err != nil {
 		t.Fatal(err)
 	}
