@@ -106,8 +106,10 @@ func TestFeedAsks(t *testing.T) {
 	q := &openQuestion{name: question{"a", "1"}, input: task.InputRequest{Method: protocol.MethodElicit}}
 	ids := map[string]bool{}
 	for range maxTries {
-		if !f.ask(q) || !f.ask(q) {
-			t.Fatal("not asked")
+		for range 2 { // the second time it is out already
+			if !f.ask(q) {
+				t.Fatal("not asked")
+			}
 		}
 		ev, ok, _ := f.take(epoch)
 		if !ok || ids[ev.Ask] || !IsAsk(ev.Ask) || AskedBy(ev.Ask) != "a" {
