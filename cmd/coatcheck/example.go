@@ -23,7 +23,9 @@ type exampleServerCmd struct {
 // Help implements kong.HelpProvider.
 func (*exampleServerCmd) Help() string {
 	return `The tools are greet{name}, slow_compute{seconds,label}, failing_job, protocol_error_job,
-panicking_job and big_result{kilobytes}. panicking_job ends the server, as a panic does.`
+panicking_job and big_result{kilobytes}. panicking_job ends the server, as a panic does.
+confirm_delete{filename} asks one question, multi_input two at once, ask_model{prompt} asks
+the client's model, and chatty{messages} reports progress and logs.`
 }
 
 // Run serves until stdin ends, or until SIGINT or SIGTERM.
