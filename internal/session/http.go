@@ -38,6 +38,9 @@ type HTTP struct {
 	// Listen opens the GET stream once the session is initialized. A server may send
 	// requests and notifications there that belong to no request of ours.
 	Listen bool
+	// SDK, if set, is the SDK's own transport to take URL, Client, Listen and everything else
+	// from, such as its OAuthHandler.
+	SDK *mcp.StreamableClientTransport
 }
 
 // HTTPTransport returns an HTTP that listens.
@@ -47,33 +50,37 @@ func HTTPTransport(url string, client *http.Client) mcp.Transport {
 
 // Connect implements mcp.Transport. It does not reach out to the server yet.
 func (t *HTTP) Connect(ctx context.Context) (mcp.Connection, error) {
-	u, err := url.Parse(t.URL)
+	base := mcp.StreamableClientTransport{Endpoint: t.URL, HTTPClient: t.Client, DisableStandaloneSSE: !t.Listen}
+	if t.SDK != nil {
+		base = *t.SDK
+	}
+	u, err := url.Parse(base.Endpoint)
 	if err != nil {
 		return nil, err
 	}
 	client := http.Client{}
-	if t.Client != nil {
-		client = *t.Client
+	if base.HTTPClient != nil {
+		client = *base.HTTPClient
 	}
 	tripper := &tripper{base: client.Transport, host: u.Host, header: t.Header}
 	if tripper.base == nil {
 		tripper.base = http.DefaultTransport
 	}
 	client.Transport, client.Timeout = tripper, 0
-	inner, err := (&mcp.StreamableClientTransport{
-		Endpoint:     t.URL,
-		HTTPClient:   &client,
-		MaxEventSize: maxMessage,
-	}).Connect(ctx)
+	base.HTTPClient = &client
+	if base.MaxEventSize == 0 {
+		base.MaxEventSize = maxMessage
+	}
+	inner, err := base.Connect(ctx)
 	if err != nil {
 		return nil, err
 	}
 	c := &httpConn{
 		Connection: inner,
-		url:        t.URL,
+		url:        base.Endpoint,
 		client:     &client,
 		tripper:    tripper,
-		listen:     t.Listen,
+		listen:     !base.DisableStandaloneSSE,
 		incoming:   make(chan jsonrpc.Message),
 		failed:     make(chan struct{}),
 		heard:      make(chan struct{}),

@@ -1,0 +1,200 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/coatcheck/coatcheck/internal/session"
+	"github.com/coatcheck/coatcheck/protocol"
+)
+
+// noticeTimeout bounds the sending of a notification that nobody waits for.
+const noticeTimeout = 5 * time.Second
+
+// Options configures Connect. A nil *Options means all defaults.
+type Options struct {
+	// Ledger records the tasks that are running, so that a later process can find them with
+	// Resume. Default: none.
+	Ledger Ledger
+	// Server names the server in the ledger. Default: the endpoint's URL, or else the name
+	// that the server gives itself.
+	Server string
+	// MinPoll and MaxPoll bound the interval at which the server is asked about a task,
+	// whatever it suggests (GET-2). Default 100 ms and 30 s.
+	MinPoll, MaxPoll time.Duration
+	// Poll is the interval where the server suggests none. Default 1 s.
+	Poll time.Duration
+	// Logger is told of each task's life (AUD-3): its creation, re-attachment and end at
+	// level info, polls that fail at level warn. Default: discards.
+	Logger *slog.Logger
+}
+
+func (o *Options) withDefaults() Options {
+	var opts Options
+	if o != nil {
+		opts = *o
+	}
+	opts.MinPoll = cmp.Or(max(0, opts.MinPoll), 100*time.Millisecond)
+	opts.MaxPoll = max(opts.MinPoll, cmp.Or(max(0, opts.MaxPoll), 30*time.Second))
+	opts.Poll = min(max(cmp.Or(max(0, opts.Poll), time.Second), opts.MinPoll), opts.MaxPoll)
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	return opts
+}
+
+// Session is a client's session with a server. Its methods may be called concurrently.
+type Session struct {
+	opts Options
+	sdk  *mcp.ClientSession
+	conn *conn
+
+	ctx  context.Context // of what goes on in the background
+	stop context.CancelFunc
+	work sync.WaitGroup
+
+	tools *tools
+
+	mu    sync.Mutex
+	tasks map[string][]*Task // that are followed here, by id
+	calls map[string]*Task   // by progress token, of those whose id is not known yet too
+}
+
+// Connect connects an SDK client to a server and initializes a session. The session ends
+// with Close, and with it all waiting; tasks go on at the server.
+func Connect(ctx context.Context, c *mcp.Client, transport mcp.Transport, opts *Options) (*Session, error) {
+	s := &Session{opts: opts.withDefaults(), tasks: map[string][]*Task{}, calls: map[string]*Task{}}
+	s.tools = newTools(s)
+	t := newTap(transport, s.heard)
+	// Later revisions have no tasks in their core.
+	sdk, err := c.Connect(ctx, t, &mcp.ClientSessionOptions{ProtocolVersion: protocol.Version20251125})
+	if err != nil {
+		return nil, err
+	}
+	s.sdk, s.conn = sdk, t.made
+	if s.opts.Server == "" {
+		s.opts.Server = serverName(transport, s.conn.server)
+	}
+	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
+	return s, nil
+}
+
+func serverName(transport mcp.Transport, initialized json.RawMessage) string {
+	switch t := transport.(type) {
+	case *mcp.StreamableClientTransport:
+		return t.Endpoint
+	case *session.HTTP:
+		return t.URL
+	}
+	name, _ := protocol.Unquote(protocol.Get(protocol.Get(initialized, "serverInfo"), "name"))
+	return name
+}
+
+// SDK returns the SDK's session, for everything that is not about tasks.
+func (s *Session) SDK() *mcp.ClientSession { return s.sdk }
+
+// Close ends the session. Whoever waits gets ErrClosed.
+func (s *Session) Close() error {
+	s.stop()
+	err := s.sdk.Close()
+	s.conn.end(errors.New("closed"))
+	s.work.Wait()
+	return err
+}
+
+// declares reports whether the server declared a capability, such as tasks.cancel (CAP-3).
+func (s *Session) declares(path ...string) bool {
+	value := protocol.Get(s.conn.server, "capabilities")
+	for _, key := range path {
+		if value = protocol.Get(value, key); value == nil || string(value) == "null" {
+			return false
+		}
+	}
+	return true
+}
+
+// heard takes a notification of the server: a hint (NOT-2).
+func (s *Session) heard(method string, params json.RawMessage) {
+	switch method {
+	case protocol.MethodToolsChanged:
+		s.tools.changed()
+	case protocol.MethodTasksStatus:
+		id, _ := protocol.Unquote(protocol.Get(params, "taskId"))
+		for _, t := range s.following(id) {
+			t.hint()
+		}
+	case protocol.MethodProgress:
+		s.mu.Lock()
+		t := s.calls[string(protocol.Get(params, "progressToken"))]
+		s.mu.Unlock()
+		if t != nil {
+			t.progressed(params)
+			return
+		}
+		for _, t := range s.following(relatedTask(params)) { // attached: the token is another's
+			t.progressed(params)
+		}
+	}
+}
+
+func (s *Session) following(id string) []*Task {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]*Task(nil), s.tasks[id]...)
+}
+
+// enter has a task told of what the server says of it.
+func (s *Session) enter(t *Task) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t.id != "" {
+		s.tasks[t.id] = append(s.tasks[t.id], t)
+	}
+	if t.token != "" {
+		s.calls[t.token] = t
+	}
+}
+
+func (s *Session) leave(t *Task) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.tasks[t.id]
+	for i, other := range all {
+		if other == t {
+			all = append(all[:i:i], all[i+1:]...)
+			break
+		}
+	}
+	if len(all) == 0 {
+		delete(s.tasks, t.id)
+	} else {
+		s.tasks[t.id] = all
+	}
+	if s.calls[t.token] == t {
+		delete(s.calls, t.token)
+	}
+}
+
+// ask sends a request that is answered at once.
+func (s *Session) ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	return s.conn.call(ctx, method, params)
+}
+
+// askTimeout bounds requests whose answer is due at once; a server that takes longer is asked
+// again.
+const askTimeout = 30 * time.Second
+
+func isWire(err error) bool {
+	_, ok := errors.AsType[*jsonrpc.Error](err)
+	return ok
+}
