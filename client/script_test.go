@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,6 +36,12 @@ func (s *scripted) count(method string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.asked[method]
+}
+
+func (s *scripted) lastID(method string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.last[method]
 }
 
 func (s *scripted) say(format string, args ...any) {
@@ -222,7 +229,7 @@ func TestPollIntervals(t *testing.T) {
 // is not known yet, and answers to nothing, are no harm.
 func TestPushes(t *testing.T) {
 	var server *scripted
-	done := false
+	var done atomic.Bool
 	with(t, map[string]func(int, json.RawMessage) (string, error){
 		"tools/call": func(int, json.RawMessage) (string, error) {
 			server.say(`{"jsonrpc":"2.0","method":"notifications/tasks/status","params":%s}`, taskJSON("a", "completed")) // too early, and wrong
@@ -231,10 +238,10 @@ func TestPushes(t *testing.T) {
 			return `{"task":` + taskJSON("a", "working", `,"pollInterval":20000`) + `}`, nil
 		},
 		"tasks/get": func(int, json.RawMessage) (string, error) {
-			return taskJSON("a", map[bool]string{false: "working", true: "completed"}[done], `,"pollInterval":20000`), nil
+			return taskJSON("a", map[bool]string{false: "working", true: "completed"}[done.Load()], `,"pollInterval":20000`), nil
 		},
 		"tasks/result": func(n int, _ json.RawMessage) (string, error) {
-			if !done {
+			if !done.Load() {
 				return "", nil
 			}
 			return `{"content":[]}`, nil
@@ -254,10 +261,10 @@ func TestPushes(t *testing.T) {
 		}
 		begin := time.Now()
 		time.Sleep(10 * time.Second) //nolint:forbidigo // the bubble has its own clock
-		done = true
+		done.Store(true)
 		server.say(`{"jsonrpc":"2.0","method":"notifications/tasks/status","params":%s}`, taskJSON("a", "completed"))
-		server.say(`{"jsonrpc":"2.0","id":%s,"result":{"content":[]}}`, server.last["tasks/result"])
-		server.say(`{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"again"}]}}`, server.last["tasks/result"])
+		server.say(`{"jsonrpc":"2.0","id":%s,"result":{"content":[]}}`, server.lastID("tasks/result"))
+		server.say(`{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"again"}]}}`, server.lastID("tasks/result"))
 		result, err := task.Wait(t.Context())
 		if err != nil || len(result.Content) != 0 {
 			t.Errorf("got %+v, %v", result, err)
