@@ -32,7 +32,7 @@ type (
 	}
 )
 
-// step is one scenario of ts/scenarios.mjs with its arguments.
+// step is one scenario of ts/scenarios.mjs or ts/inside.mjs with its arguments.
 type step struct {
 	scenario string
 	args     map[string]any
@@ -52,9 +52,15 @@ type reports map[string]json.RawMessage
 // drive runs steps with the TypeScript SDK's client in one session with the server.
 func drive(t *testing.T, server target, steps map[string]step) reports {
 	t.Helper()
+	return driveAs(t, server, nil, steps)
+}
+
+// driveAs is drive with a client that has capabilities.
+func driveAs(t *testing.T, server target, capabilities map[string]any, steps map[string]step) reports {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "node", driver, encode(t, server), encode(t, steps))
+	cmd := exec.CommandContext(ctx, "node", driverArgs(t, server, capabilities, steps)...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
@@ -73,6 +79,14 @@ func drive(t *testing.T, server target, steps map[string]step) reports {
 		}
 	})
 	return out
+}
+
+func driverArgs(t *testing.T, server target, capabilities map[string]any, steps map[string]step) []string {
+	t.Helper()
+	if capabilities == nil {
+		capabilities = map[string]any{}
+	}
+	return []string{driver, encode(t, server), encode(t, steps), encode(t, capabilities)}
 }
 
 // report decodes the report of one step.

@@ -55,7 +55,13 @@ type gateway struct {
 // waits until it is ready. It ends with the test.
 func startGateway(t *testing.T, store string, upstream target) gateway {
 	t.Helper()
-	p := start(t, nil, binary, gatewayArgs(store, upstream, "--listen", "127.0.0.1:0", "--single-user")...)
+	return startGatewayWith(t, store, upstream, "--single-user")
+}
+
+// startGatewayWith is startGateway with the flags given.
+func startGatewayWith(t *testing.T, store string, upstream target, flags ...string) gateway {
+	t.Helper()
+	p := start(t, nil, binary, gatewayArgs(store, upstream, append([]string{"--listen", "127.0.0.1:0"}, flags...)...)...)
 	const ready = "listening on "
 	line := p.waitForLine(t, ready)
 	_, url, _ := strings.Cut(line, ready)
@@ -63,15 +69,16 @@ func startGateway(t *testing.T, store string, upstream target) gateway {
 }
 
 // overEach runs a test against a gateway in front of the upstream, over HTTP and over stdio.
-func overEach(t *testing.T, upstream func() target, test func(t *testing.T, server target)) {
+func overEach(t *testing.T, upstream func() target, test func(t *testing.T, server target), flags ...string) {
+	t.Helper()
 	t.Run("http", func(t *testing.T) {
 		t.Parallel()
-		test(t, startGateway(t, filepath.Join(t.TempDir(), "tasks.db"), upstream()).target)
+		test(t, startGatewayWith(t, filepath.Join(t.TempDir(), "tasks.db"), upstream(), append([]string{"--single-user"}, flags...)...).target)
 	})
 	t.Run("stdio", func(t *testing.T) {
 		t.Parallel()
 		store := filepath.Join(t.TempDir(), "tasks.db")
-		test(t, target{Command: binary, Args: gatewayArgs(store, upstream(), "--stdio")})
+		test(t, target{Command: binary, Args: gatewayArgs(store, upstream(), append([]string{"--stdio"}, flags...)...)})
 	})
 }
 

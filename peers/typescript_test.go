@@ -63,7 +63,8 @@ func typeScriptNegotiation(t *testing.T, from reports) {
 		"list": none, "cancel": none, "requests": map[string]any{"tools": map[string]any{"call": none}}})
 	equal(t, "execution.taskSupport", got.Support, map[string]string{
 		"greet": "optional", "slow_compute": "optional", "failing_job": "optional",
-		"protocol_error_job": "optional", "panicking_job": "optional", "big_result": "optional"})
+		"protocol_error_job": "optional", "panicking_job": "optional", "big_result": "optional", "confirm_delete": "optional",
+		"multi_input": "optional", "ask_model": "optional", "chatty": "optional"})
 }
 
 // CRE-1, CRE-2, CRE-3, GET-1, RES-1, RES-3, EXE-1, EXE-2, EXE-3, TTL-1, TTL-2, TTL-4

@@ -15,7 +15,7 @@ const exitCodes = `
 Exit codes:
   0  completed, or left running with --detach
   1  anything else: a wrong command line, an unreachable server, a call that was refused,
-     a Ctrl-C that left the task running
+     a Ctrl-C that left the task running, a question that was left open
   2  the tool failed: its result says isError, or is a JSON-RPC error
   3  cancelled
   4  no such task, or it has expired`

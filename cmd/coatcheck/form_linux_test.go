@@ -1,9 +1,13 @@
 package main
 
 import (
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
 
 // Keys as a terminal sends them.
@@ -121,5 +125,75 @@ func TestVisit(t *testing.T) {
 		term.press(t, keys)
 		term.answers(t, want)
 		term.ends(t, codeDone)
+	}
+}
+
+// TestTaskForm: a task's question is asked in the same way (INP-3), and the task can be
+// cancelled or left from the form.
+func TestTaskForm(t *testing.T) {
+	call := func(t *testing.T) *terminal {
+		t.Helper()
+		server := "coatcheck gateway --stdio --poll-interval 50ms --store sqlite:" + quote(filepath.Join(t.TempDir(), "tasks.db")) + " -- coatcheck example-server"
+		term := onTerminal(t, "call", "--stdio", server, "confirm_delete", "filename=a.txt")
+		term.see(t, "  Delete a.txt?")
+		term.see(t, "Send this answer?")
+		return term
+	}
+	t.Run("answer", func(t *testing.T) {
+		term := call(t)
+		term.press(t, "y")
+		term.answers(t, lastKeys)
+		term.press(t, enter)
+		term.answers(t, "Deleted a.txt.")
+		term.ends(t, codeDone)
+	})
+	t.Run("cancel", func(t *testing.T) {
+		term := call(t)
+		term.press(t, ctrlC)
+		term.answers(t, "[r]efuse to answer (decline), [c]ancel it, [d]etach")
+		term.press(t, "c\n")
+		term.answers(t, "was cancelled")
+		term.ends(t, codeCancelled)
+	})
+	t.Run("detach", func(t *testing.T) {
+		term := call(t)
+		term.press(t, ctrlC)
+		term.answers(t, "[d]etach")
+		term.press(t, ctrlC)
+		term.answers(t, "The task goes on.")
+		term.ends(t, codeOther)
+	})
+	t.Run("terminated", func(t *testing.T) {
+		term := call(t)
+		if err := term.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		term.see(t, "The task goes on.")
+		term.ends(t, codeOther)
+	})
+}
+
+// C.7: a form stays on the screen while its stream drops and the question is asked again; the
+// answer goes to both requests.
+func TestFormOutlivesStream(t *testing.T) {
+	s := &taskServer{drops: 1, answered: make(chan struct{})}
+	server := httptest.NewServer(s)
+	defer server.Close()
+	term := onTerminal(t, "tasks", "watch", server.URL, "one")
+	term.see(t, "Send this answer?")
+	opened := func() int {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.opened
+	}
+	for deadline := time.Now().Add(patience); opened() < 2 && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	}
+	term.press(t, "y")
+	term.answers(t, lastKeys)
+	term.press(t, enter)
+	term.answers(t, "done")
+	term.ends(t, codeDone)
+	if n := strings.Count(term.screen, "Question from"); n != 1 || opened() < 2 {
+		t.Errorf("the question was shown %d times, tasks/result opened %d times", n, opened())
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"charm.land/bubbles/v2/key"
 	tea "charm.land/bubbletea/v2"
 	"charm.land/huh/v2"
+	"golang.org/x/term"
 
 	"github.com/coatcheck/coatcheck/internal/form"
 )
@@ -94,7 +95,7 @@ func (p *prompt) run(ctx context.Context, std streams) (answer, error) {
 
 	keys := huh.NewDefaultKeyMap()
 	keys.Quit = key.NewBinding(key.WithKeys("ctrl+c", "esc"))
-	filled := huh.NewForm(huh.NewGroup(fields...)).WithKeyMap(keys)
+	filled := huh.NewForm(p.pages(fields, std.err)...).WithKeyMap(keys)
 	// Both ends are clean ones: huh's own, with an interrupt and a killed program, leave a
 	// goroutine behind that takes the next keys.
 	filled.SubmitCmd, filled.CancelCmd = tea.Quit, tea.Quit
@@ -119,6 +120,30 @@ func (p *prompt) run(ctx context.Context, std streams) (answer, error) {
 		return answer{}, err
 	}
 	return acceptedWith(content), nil
+}
+
+// pages puts fields on pages that fit the terminal: on one that does not, huh scrolls the
+// title of the field with the focus away.
+func (p *prompt) pages(fields []huh.Field, w *os.File) []*huh.Group {
+	const usual, keys, least = 24, 3, 8
+	_, rows, err := term.GetSize(int(w.Fd()))
+	if err != nil || rows < least {
+		rows = usual
+	}
+	var pages []*huh.Group
+	first, used := 0, 0
+	for i := range fields {
+		lines := 4 // of the last one, with the line between two
+		if i < len(p.inputs) {
+			lines = p.inputs[i].lines() + 1
+		}
+		if i > first && used+lines > rows-keys {
+			pages = append(pages, huh.NewGroup(fields[first:i]...))
+			first, used = i, 0
+		}
+		used += lines
+	}
+	return append(pages, huh.NewGroup(fields[first:]...))
 }
 
 // content is what was typed.
@@ -196,6 +221,19 @@ func (in *input) show() huh.Field {
 		_, err := f.Value(text)
 		return err
 	})
+}
+
+// lines is how many lines the field takes.
+func (in *input) lines() int {
+	const simple = 3 // the title, more about it, the value
+	_, about := in.words()
+	switch {
+	case in.field.Kind == form.Choice, in.field.Kind == form.Choices:
+		return height(about, len(in.field.Options)+1) // one may be to leave it out
+	case in.field.Kind == form.Boolean && !in.asksYesNo():
+		return height(about, 3)
+	}
+	return simple
 }
 
 // choose is a field to choose one of several from, or none if it need not be.

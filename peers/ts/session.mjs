@@ -4,15 +4,26 @@ import { Client } from '@modelcontextprotocol/sdk/client/index.js';
 import { StdioClientTransport } from '@modelcontextprotocol/sdk/client/stdio.js';
 import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
 import { CallToolResultSchema, CreateTaskResultSchema } from '@modelcontextprotocol/sdk/types.js';
+import { onFetch, onTransport } from './journal.mjs';
 
-// target is {url} or {command, args}.
-export async function connect(target) {
-    const client = new Client({ name: 'coatcheck-peers', version: '1.0.0' });
-    const transport = target.url
-        ? new StreamableHTTPClientTransport(new URL(target.url))
-        : new StdioClientTransport({ command: target.command, args: target.args, env: process.env, stderr: 'inherit' });
-    await client.connect(transport);
-    return { client, transport };
+// target is {url} or {command, args}; capabilities are the client's. The session it returns has
+// a journal of all its messages, the errors that the SDK reports outside of any call, and
+// listening, which resolves when the server can say something of its own accord.
+export async function connect(target, capabilities = {}) {
+    const client = new Client({ name: 'coatcheck-peers', version: '1.0.0' }, { capabilities });
+    const session = { client, target, journal: [], errors: [] };
+    client.onerror = error => session.errors.push(String(error));
+    if (target.url) {
+        session.listening = new Promise(resolve => {
+            session.transport = new StreamableHTTPClientTransport(new URL(target.url), { fetch: onFetch(session.journal, resolve) });
+        });
+    } else {
+        session.transport = new StdioClientTransport({ command: target.command, args: target.args, env: process.env, stderr: 'inherit' });
+        session.listening = Promise.resolve();
+        onTransport(session.journal, session.transport);
+    }
+    await client.connect(session.transport);
+    return session;
 }
 
 // close ends the session as a well-behaved client does: DELETE over HTTP, end of input over
@@ -26,8 +37,8 @@ export async function close({ client, transport }) {
 
 // create sends a tools/call as a task and returns the CreateTaskResult. The SDK has this only
 // as the first step of callToolStream, which then polls to the end.
-export function create(client, name, args, task = {}) {
-    return client.request({ method: 'tools/call', params: { name, arguments: args } }, CreateTaskResultSchema, { task });
+export function create(client, name, args, task = {}, options = {}) {
+    return client.request({ method: 'tools/call', params: { name, arguments: args } }, CreateTaskResultSchema, { ...options, task });
 }
 
 // result is tasks/result, with the answer or the error as a value.
