@@ -73,3 +73,26 @@ type ServerTaskRequest struct {
 type ToolTaskRequest struct {
 	Call *struct{} `json:"call,omitempty"`
 }
+
+// ClientTasks is the value of a client's capabilities.tasks (CAP-1..3).
+type ClientTasks struct {
+	List     *struct{}          `json:"list,omitempty"`
+	Cancel   *struct{}          `json:"cancel,omitempty"`
+	Requests *ClientTaskRequest `json:"requests,omitempty"`
+}
+
+// ClientTaskRequest lists, exhaustively, the request types a client runs as tasks (CAP-2).
+type ClientTaskRequest struct {
+	Sampling    *SamplingTaskRequest    `json:"sampling,omitempty"`
+	Elicitation *ElicitationTaskRequest `json:"elicitation,omitempty"`
+}
+
+// SamplingTaskRequest says that sampling/createMessage may be task-augmented.
+type SamplingTaskRequest struct {
+	CreateMessage *struct{} `json:"createMessage,omitempty"`
+}
+
+// ElicitationTaskRequest says that elicitation/create may be task-augmented.
+type ElicitationTaskRequest struct {
+	Create *struct{} `json:"create,omitempty"`
+}

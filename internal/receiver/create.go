@@ -18,8 +18,18 @@ const maxKey = 256
 // longest caps a ttl to what a time.Duration and a date can hold: 100 years.
 const longest = 100 * 365 * 24 * time.Hour
 
-// create answers tools/call: augmented, or plain where the tool requires a task.
-func (r *Receiver) create(ctx context.Context, from *Requestor, m *protocol.Message) Answer {
+// request answers a request other than tools/call: augmented, or plain where a task is
+// insisted on.
+func (r *Receiver) request(ctx context.Context, from *Requestor, m *protocol.Message) Answer {
+	augmentation := protocol.Get(m.Params, "task")
+	if augmentation == nil { // CAP-6, with the code of requirements C.1
+		return refuse(protocol.CodeInvalidRequest, "%s must be requested as a task: add params.task", m.Method)
+	}
+	return r.create(ctx, from, m, augmentation, 0)
+}
+
+// callTool answers tools/call: augmented, or plain where the tool requires a task.
+func (r *Receiver) callTool(ctx context.Context, from *Requestor, m *protocol.Message) Answer {
 	name, ok := protocol.Unquote(protocol.Get(m.Params, "name"))
 	if !ok {
 		return refuse(protocol.CodeInvalidParams, "Invalid params: name must be a string")
@@ -31,6 +41,12 @@ func (r *Receiver) create(ctx context.Context, from *Requestor, m *protocol.Mess
 	if r.tools.support(ctx, name) == protocol.Forbidden { // TOOL-2
 		return refuse(protocol.CodeMethodNotFound, "Tool '%s' does not support task-augmented calls", name)
 	}
+	return r.create(ctx, from, m, augmentation, r.waits[name])
+}
+
+// create answers an augmented request with a task. wait is how long that may wait for
+// what the model is told for now.
+func (r *Receiver) create(ctx context.Context, from *Requestor, m *protocol.Message, augmentation json.RawMessage, wait time.Duration) Answer {
 	lifetime, bad := parseAugmentation(augmentation)
 	if bad != nil {
 		return Answer{Error: bad.JSON()}
@@ -48,13 +64,13 @@ func (r *Receiver) create(ctx context.Context, from *Requestor, m *protocol.Mess
 		Request:   task.Request{Method: m.Method, Params: plain},
 		Lifetime:  lifetime,
 		Key:       key,
-		Immediate: r.waits[name],
+		Immediate: wait,
 	})
 	if err != nil {
 		return r.failed("create task", err)
 	}
 	immediate := ""
-	if wait := r.waits[name]; wait > 0 {
+	if wait > 0 {
 		immediate = r.engine.Immediate(ctx, t.Ref, wait)
 	}
 	return Answer{Result: createResult(t, immediate)}

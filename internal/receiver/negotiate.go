@@ -45,3 +45,30 @@ func (r *Receiver) DeclareTools(result json.RawMessage) json.RawMessage {
 	}
 	return result
 }
+
+// Declare returns the params of a client's initialize request with capabilities.tasks as they
+// are here (CAP-1, CAP-2): those of the requests that run as tasks.
+func (r *Receiver) Declare(params json.RawMessage) json.RawMessage {
+	if len(r.requests) == 0 {
+		return params
+	}
+	capabilities := protocol.Get(params, "capabilities")
+	if _, err := protocol.Members(capabilities); err != nil {
+		capabilities = json.RawMessage("{}")
+	}
+	declared := protocol.ClientTasks{List: &struct{}{}, Cancel: &struct{}{}, Requests: &protocol.ClientTaskRequest{}}
+	if _, ok := r.requests[protocol.MethodCreateMessage]; ok {
+		declared.Requests.Sampling = &protocol.SamplingTaskRequest{CreateMessage: &struct{}{}}
+	}
+	if _, ok := r.requests[protocol.MethodElicit]; ok {
+		declared.Requests.Elicitation = &protocol.ElicitationTaskRequest{Create: &struct{}{}}
+	}
+	capabilities, err := protocol.Set(capabilities, "tasks", protocol.Marshal(declared))
+	if err != nil {
+		return params
+	}
+	if with, err := protocol.Set(params, "capabilities", capabilities); err == nil {
+		return with
+	}
+	return params
+}

@@ -18,6 +18,9 @@ import (
 type Options struct {
 	Engine *engine.Engine
 	Tools  Tools
+	// Requests says which requests beside tools/call run as tasks, by method. Required
+	// refuses a plain one (CAP-6).
+	Requests map[string]protocol.TaskSupport
 	// Immediate is how long the answer to a create may wait, by tool, for what the tool has
 	// to say to the model for now (CRE-4).
 	Immediate map[string]time.Duration
@@ -29,6 +32,7 @@ type Options struct {
 type Receiver struct {
 	engine   *engine.Engine
 	tools    Tools
+	requests map[string]protocol.TaskSupport
 	waits    map[string]time.Duration // for the immediate response, by tool
 	pageSize int
 	log      *slog.Logger
@@ -36,7 +40,7 @@ type Receiver struct {
 
 // New returns a Receiver.
 func New(opts Options) *Receiver {
-	r := &Receiver{engine: opts.Engine, tools: opts.Tools, waits: opts.Immediate, pageSize: opts.PageSize, log: opts.Logger}
+	r := &Receiver{engine: opts.Engine, tools: opts.Tools, requests: opts.Requests, waits: opts.Immediate, pageSize: opts.PageSize, log: opts.Logger}
 	if r.pageSize <= 0 {
 		r.pageSize = 50
 	}
@@ -71,7 +75,7 @@ func refuse(code int64, format string, args ...any) Answer {
 
 // Takes reports whether a call is for the receiver. Any other goes to the server as it is.
 func (r *Receiver) Takes(m *protocol.Message) bool {
-	if !r.tools.Any() {
+	if !r.declares() {
 		return false // nothing declared: params.task is ignored (CAP-5)
 	}
 	switch m.Method {
@@ -91,8 +95,17 @@ func (r *Receiver) Takes(m *protocol.Message) bool {
 		}
 		return augmented || required
 	}
+	switch r.requests[m.Method] {
+	case protocol.Required:
+		return true
+	case protocol.Optional:
+		return protocol.Get(m.Params, "task") != nil
+	}
 	return false
 }
+
+// declares reports whether anything may run as a task.
+func (r *Receiver) declares() bool { return r.tools.Any() || len(r.requests) > 0 }
 
 // Handle answers a call that Takes reported. It blocks only for tasks/result, until the
 // task is terminal or ctx is done; then the Answer is empty and err is ctx's. Wait tells more.
@@ -105,7 +118,7 @@ func (r *Receiver) Handle(ctx context.Context, from *Requestor, m *protocol.Mess
 	case protocol.MethodTasksList:
 		return r.list(ctx, from, m.Params), nil
 	case protocol.MethodToolsCall:
-		return r.create(ctx, from, m), nil
+		return r.callTool(ctx, from, m), nil
 	case protocol.MethodTasksResult:
 		if a, ready := r.Ready(ctx, from, m.Params); ready {
 			return a, nil
@@ -116,6 +129,9 @@ func (r *Receiver) Handle(ctx context.Context, from *Requestor, m *protocol.Mess
 			return Answer{}, ctx.Err()
 		}
 		return r.result(t, err), nil
+	}
+	if _, ours := r.requests[m.Method]; ours {
+		return r.request(ctx, from, m), nil
 	}
 	return refuse(protocol.CodeMethodNotFound, "Method not found: %s", m.Method), nil
 }

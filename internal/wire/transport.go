@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -20,6 +21,8 @@ import (
 type TransportOptions struct {
 	// Principal is the one requestor at the other end (requirements C.10).
 	Principal task.Principal
+	// Session names the session, uniquely in this process. Default: at random.
+	Session string
 }
 
 // Transport returns a server's transport whose connection answers task messages itself and
@@ -28,10 +31,17 @@ func Transport(inner mcp.Transport, r *receiver.Receiver, opts TransportOptions)
 	return &transport{inner: inner, receiver: r, opts: opts}
 }
 
+// HostTransport is Transport for a client that hosts tasks: the server is the requestor, and
+// tasks are declared in the client's initialize request.
+func HostTransport(inner mcp.Transport, r *receiver.Receiver, opts TransportOptions) mcp.Transport {
+	return &transport{inner: inner, receiver: r, opts: opts, host: true}
+}
+
 type transport struct {
 	inner    mcp.Transport
 	receiver *receiver.Receiver
 	opts     TransportOptions
+	host     bool
 }
 
 func (t *transport) Connect(ctx context.Context) (mcp.Connection, error) {
@@ -42,8 +52,9 @@ func (t *transport) Connect(ctx context.Context) (mcp.Connection, error) {
 	c := &conn{
 		Connection: inner,
 		receiver:   t.receiver,
+		host:       t.host,
 		from: receiver.Requestor{
-			Caller:     engine.Caller{Principal: t.opts.Principal, Session: rand.Text()},
+			Caller:     engine.Caller{Principal: t.opts.Principal, Session: cmp.Or(t.opts.Session, rand.Text())},
 			Identified: true,
 		},
 		rewrites: map[jsonrpc.ID]func(json.RawMessage) json.RawMessage{},
@@ -61,6 +72,7 @@ const ownScope = "connection"
 type conn struct {
 	mcp.Connection
 	receiver *receiver.Receiver
+	host     bool // this side is the client
 	waits    *waits
 
 	ctx     context.Context // of the calls being answered here
@@ -72,6 +84,8 @@ type conn struct {
 	from     receiver.Requestor
 	tasks    bool // tasks were declared
 	rewrites map[jsonrpc.ID]func(json.RawMessage) json.RawMessage
+
+	initialize jsonrpc.ID // of a host's initialize request
 }
 
 // Read returns the next message that is for the server.
@@ -91,6 +105,9 @@ func (c *conn) Read(ctx context.Context) (jsonrpc.Message, error) {
 			if id, ok := msg.ID.Raw().(string); ok && receiver.IsAnswer(protocol.AppendString(nil, id)) {
 				c.accept(id, msg)
 				continue
+			}
+			if c.host {
+				c.negotiated(msg)
 			}
 		}
 		return msg, nil
@@ -154,11 +171,7 @@ func (c *conn) speakUp() {
 func (c *conn) take(req *jsonrpc.Request) bool {
 	switch {
 	case req.Method == protocol.MethodInitialized:
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.tasks {
-			c.speak.Do(func() { c.answers.Go(c.speakUp) })
-		}
+		c.listened()
 		return false
 	case !req.IsCall():
 		return req.Method == protocol.MethodCancelled && c.waits.cancel(ownScope, protocol.Get(req.Params, "requestId"))
@@ -207,6 +220,26 @@ func (c *conn) take(req *jsonrpc.Request) bool {
 	return true
 }
 
+// negotiated learns from the answer to a host's initialize request whether there are tasks:
+// the server decides on the revision.
+func (c *conn) negotiated(resp *jsonrpc.Response) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if resp.ID == c.initialize && resp.Error == nil {
+		version, _ := protocol.Unquote(protocol.Get(resp.Result, "protocolVersion"))
+		c.tasks = version == protocol.Version20251125
+	}
+}
+
+// listened opens the session's own stream, now that it is initialized.
+func (c *conn) listened() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.tasks {
+		c.speak.Do(func() { c.answers.Go(c.speakUp) })
+	}
+}
+
 // answer answers a call, and until it can, for tasks/result, sends what the task has to say.
 func (c *conn) answer(ctx context.Context, from *receiver.Requestor, m *protocol.Message) (receiver.Answer, error) {
 	if m.Method != protocol.MethodTasksResult {
@@ -234,8 +267,21 @@ func (c *conn) onResult(id jsonrpc.ID, change func(json.RawMessage) json.RawMess
 	c.rewrites[id] = change
 }
 
-// Write sends a message of the server, with the results edited that declare tasks.
+// Write sends a message of this side, with those edited that declare tasks.
 func (c *conn) Write(ctx context.Context, msg jsonrpc.Message) error {
+	if req, ok := msg.(*jsonrpc.Request); ok && c.host {
+		switch req.Method {
+		case protocol.MethodInitialize:
+			edited := *req
+			edited.Params = c.receiver.Declare(req.Params)
+			c.mu.Lock()
+			c.initialize = req.ID
+			c.mu.Unlock()
+			msg = &edited
+		case protocol.MethodInitialized:
+			defer c.listened()
+		}
+	}
 	if resp, ok := msg.(*jsonrpc.Response); ok {
 		c.mu.Lock()
 		change := c.rewrites[resp.ID]
