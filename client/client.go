@@ -3,6 +3,7 @@ package client
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -32,6 +33,8 @@ type Options struct {
 	MinPoll, MaxPoll time.Duration
 	// Poll is the interval where the server suggests none. Default 1 s.
 	Poll time.Duration
+	// Host, if set, runs what the server asks of this client as tasks.
+	Host *Host
 	// Logger is told of each task's life (AUD-3): its creation, re-attachment and end at
 	// level info, polls that fail at level warn. Default: discards.
 	Logger *slog.Logger
@@ -54,6 +57,7 @@ func (o *Options) withDefaults() Options {
 // Session is a client's session with a server. Its methods may be called concurrently.
 type Session struct {
 	opts Options
+	id   string // in this process, if it hosts
 	sdk  *mcp.ClientSession
 	conn *conn
 
@@ -74,9 +78,22 @@ func Connect(ctx context.Context, c *mcp.Client, transport mcp.Transport, opts *
 	s := &Session{opts: opts.withDefaults(), tasks: map[string][]*Task{}, calls: map[string]*Task{}}
 	s.tools = newTools(s)
 	t := newTap(transport, s.heard)
+	if opts := s.opts; opts.Host != nil {
+		// The name is the host's principal, so it must be known before the server says its own.
+		if opts.Server == "" {
+			opts.Server = serverName(transport, nil)
+		}
+		if opts.Server == "" {
+			return nil, errors.New("client: Options.Server must name the server that a host serves, as it has no URL")
+		}
+		s.opts.Server, s.id = opts.Server, rand.Text()
+		t.inner = opts.Host.transport(t.inner, opts.Server, s.id)
+		t.onConnect = func(c *conn) { opts.Host.runs.enter(s.id, c) }
+	}
 	// Later revisions have no tasks in their core.
 	sdk, err := c.Connect(ctx, t, &mcp.ClientSessionOptions{ProtocolVersion: protocol.Version20251125})
 	if err != nil {
+		s.unhost()
 		return nil, err
 	}
 	s.sdk, s.conn = sdk, t.made
@@ -85,6 +102,12 @@ func Connect(ctx context.Context, c *mcp.Client, transport mcp.Transport, opts *
 	}
 	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	return s, nil
+}
+
+func (s *Session) unhost() {
+	if s.opts.Host != nil {
+		s.opts.Host.runs.leave(s.id)
+	}
 }
 
 func serverName(transport mcp.Transport, initialized json.RawMessage) string {
@@ -105,6 +128,7 @@ func (s *Session) SDK() *mcp.ClientSession { return s.sdk }
 func (s *Session) Close() error {
 	s.stop()
 	err := s.sdk.Close()
+	s.unhost()
 	s.conn.end(errors.New("closed"))
 	s.work.Wait()
 	return err

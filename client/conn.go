@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"strconv"
 	"sync"
 
@@ -19,7 +20,9 @@ import (
 type tap struct {
 	inner mcp.Transport
 	made  *conn // by Connect
-	heard func(method string, params json.RawMessage)
+	// onConnect, if set, is called by Connect.
+	onConnect func(*conn)
+	heard     func(method string, params json.RawMessage)
 }
 
 // newTap returns a tap on a transport. The SDK's own of Streamable HTTP does for an
@@ -41,8 +44,15 @@ func (t *tap) Connect(ctx context.Context) (mcp.Connection, error) {
 		heard:      t.heard,
 		pending:    map[jsonrpc.ID]chan<- *jsonrpc.Response{},
 		related:    map[jsonrpc.ID]string{},
+		hosted:     map[jsonrpc.ID]*hosted{},
+		arrived:    make(chan jsonrpc.Message),
+		injected:   make(chan jsonrpc.Message),
 		ended:      make(chan struct{}),
 	}
+	if t.onConnect != nil {
+		t.onConnect(t.made)
+	}
+	go t.made.receive()
 	return t.made, nil
 }
 
@@ -55,21 +65,26 @@ type conn struct {
 	lastID     int
 	pending    map[jsonrpc.ID]chan<- *jsonrpc.Response // our own calls
 	related    map[jsonrpc.ID]string                   // the tasks that the server's open requests belong to
+	hosted     map[jsonrpc.ID]*hosted                  // the requests of hosted tasks, at the SDK
 	initialize jsonrpc.ID                              // of the SDK's initialize request
 	server     json.RawMessage                         // what that was answered with
 
+	arrived  chan jsonrpc.Message // from the server, for the SDK
+	injected chan jsonrpc.Message // from here, for the SDK
+
 	once  sync.Once
-	err   error         // set before ended is closed
+	cause error         // as the transport said it; set before ended is closed
+	err   error         // ErrClosed with it
 	ended chan struct{} // closed when nothing will be read any more
 }
 
-// Read returns the next message that is for the SDK.
-func (c *conn) Read(ctx context.Context) (jsonrpc.Message, error) {
+// receive reads what the server sends, until the connection ends.
+func (c *conn) receive() {
 	for {
-		msg, err := c.Connection.Read(ctx)
+		msg, err := c.Connection.Read(context.Background())
 		if err != nil {
 			c.end(err)
-			return nil, err
+			return
 		}
 		switch msg := msg.(type) {
 		case *jsonrpc.Response:
@@ -86,13 +101,38 @@ func (c *conn) Read(ctx context.Context) (jsonrpc.Message, error) {
 				}
 			}
 		}
-		return msg, nil
+		select {
+		case c.arrived <- msg:
+		case <-c.ended:
+			return
+		}
 	}
+}
+
+// Read returns the next message that is for the SDK.
+func (c *conn) Read(ctx context.Context) (jsonrpc.Message, error) {
+	select {
+	case msg := <-c.arrived:
+		return msg, nil
+	case msg := <-c.injected:
+		return msg, nil
+	case <-c.ended:
+		return nil, c.cause
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Close ends the connection.
+func (c *conn) Close() error {
+	err := c.Connection.Close()
+	c.end(io.EOF)
+	return err
 }
 
 func (c *conn) end(err error) {
 	c.once.Do(func() {
-		c.err = fmt.Errorf("%w: %w", ErrClosed, err)
+		c.cause, c.err = err, fmt.Errorf("%w: %w", ErrClosed, err)
 		close(c.ended)
 	})
 }
@@ -137,6 +177,9 @@ func relatedTask(params json.RawMessage) string {
 // Write sends a message of the SDK. What answers a task's request is marked as the task's
 // (REL-1).
 func (c *conn) Write(ctx context.Context, msg jsonrpc.Message) error {
+	if c.outOfHosted(msg) {
+		return nil
+	}
 	switch m := msg.(type) {
 	case *jsonrpc.Request:
 		if m.Method == protocol.MethodInitialize {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/coatcheck/coatcheck/internal/engine"
 	"github.com/coatcheck/coatcheck/internal/receiver"
+	"github.com/coatcheck/coatcheck/protocol"
 	"github.com/coatcheck/coatcheck/store"
 	"github.com/coatcheck/coatcheck/store/memory"
 	"github.com/coatcheck/coatcheck/store/sqlite"
@@ -27,6 +28,7 @@ type Config struct {
 	Store    store.Store // used instead of Database if set; stays the caller's to close
 	Runner   engine.Runner
 	Tools    receiver.Tools
+	Requests map[string]protocol.TaskSupport // beside tools/call, by method
 	// Immediate is how long a create's answer waits for what its tool has to say for now.
 	Immediate map[string]time.Duration
 
@@ -87,6 +89,7 @@ func Open(ctx context.Context, c Config) (*Node, error) {
 	n.Receiver = receiver.New(receiver.Options{
 		Engine:    n.Engine,
 		Tools:     c.Tools,
+		Requests:  c.Requests,
 		Immediate: c.Immediate,
 		PageSize:  c.PageSize,
 		Logger:    c.Logger,
