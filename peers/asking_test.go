@@ -3,6 +3,7 @@ package peers
 import (
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -187,13 +188,16 @@ func TestPushedQuestion(t *testing.T) {
 	}, "--push-input")
 }
 
-// A client is killed with a question open. The next one, in a session of its own, is asked the
-// same on its tasks/result, and gets the result.
-func TestClientDiesWhileAsked(t *testing.T) {
+// A client is gone with a question open: killed, or frozen, so that its connection stays and
+// nobody can know. The next one, in a session of its own, is asked the same on its
+// tasks/result, and gets the result.
+func TestClientGoneWhileAsked(t *testing.T) {
 	t.Parallel()
 	for name, flags := range map[string][]string{
-		"tasks-result": {"--single-user"},
-		"push":         {"--single-user", "--push-input"},
+		"killed":            {"--single-user"},
+		"killed, with push": {"--single-user", "--push-input"},
+		"frozen":            {"--single-user"},
+		"frozen, with push": {"--single-user", "--push-input"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -201,7 +205,14 @@ func TestClientDiesWhileAsked(t *testing.T) {
 			first := start(t, nil, "node", driverArgs(t, server.target, able, map[string]step{
 				"abandoned": {"abandoned", map[string]any{"name": "confirm_delete", "args": map[string]any{"filename": "d.txt"}}}})...)
 			_, taskID, _ := strings.Cut(first.waitForLine(t, "asked "), "asked ")
-			first.kill()
+			if strings.HasPrefix(name, "frozen") {
+				if err := first.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+					t.Fatal(err)
+				}
+				defer first.kill() // it cannot end by itself
+			} else {
+				first.kill()
+			}
 
 			got := report[struct {
 				First, Last taskView
