@@ -101,7 +101,10 @@ func TestEverythingAsks(t *testing.T) {
 	}
 	t.Run("gateway", func(t *testing.T) {
 		t.Parallel()
-		overEach(t, everythingServer, check)
+		overEach(t, everythingServer, func(t *testing.T, server target) {
+			check(t, server)
+			everythingSamples(t, server)
+		})
 	})
 	t.Run("direct/stdio", func(t *testing.T) {
 		t.Parallel()
@@ -111,6 +114,23 @@ func TestEverythingAsks(t *testing.T) {
 		t.Parallel()
 		check(t, startEverything(t))
 	})
+}
+
+// everythingSamples calls a tool of the reference server that knows nothing of tasks, and is
+// there only for clients that can sample.
+func everythingSamples(t *testing.T, server target) {
+	got := report[askedReport](t, driveAs(t, server, able, map[string]step{"asked": {"asked", map[string]any{
+		"name": "trigger-sampling-request", "args": map[string]any{"prompt": "Why?"},
+		"answers": map[string]any{"sampling": map[string]any{
+			"model": "none", "role": "assistant", "content": map[string]any{"type": "text", "text": "Because."}}},
+		"plain": map[string]any{"name": "echo", "arguments": map[string]any{"message": "meanwhile"}}}}}), "asked")
+	checkAsked(t, &got, "sampling/createMessage", "Echo: meanwhile")
+	if len(got.Asked) != 1 {
+		t.Errorf("asked %d times", len(got.Asked))
+	}
+	if text := encode(t, got.result(t)["content"]); !strings.Contains(text, "Because.") {
+		t.Errorf("result: %s", text)
+	}
 }
 
 // FLOW-2 with the example server, whose tools are plain ones and know nothing of tasks.
