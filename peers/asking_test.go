@@ -3,6 +3,7 @@ package peers
 import (
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -100,7 +101,10 @@ func TestEverythingAsks(t *testing.T) {
 	}
 	t.Run("gateway", func(t *testing.T) {
 		t.Parallel()
-		overEach(t, everythingServer, check)
+		overEach(t, everythingServer, func(t *testing.T, server target) {
+			check(t, server)
+			everythingSamples(t, server)
+		})
 	})
 	t.Run("direct/stdio", func(t *testing.T) {
 		t.Parallel()
@@ -110,6 +114,23 @@ func TestEverythingAsks(t *testing.T) {
 		t.Parallel()
 		check(t, startEverything(t))
 	})
+}
+
+// everythingSamples calls a tool of the reference server that knows nothing of tasks, and is
+// there only for clients that can sample.
+func everythingSamples(t *testing.T, server target) {
+	got := report[askedReport](t, driveAs(t, server, able, map[string]step{"asked": {"asked", map[string]any{
+		"name": "trigger-sampling-request", "args": map[string]any{"prompt": "Why?"},
+		"answers": map[string]any{"sampling": map[string]any{
+			"model": "none", "role": "assistant", "content": map[string]any{"type": "text", "text": "Because."}}},
+		"plain": map[string]any{"name": "echo", "arguments": map[string]any{"message": "meanwhile"}}}}}), "asked")
+	checkAsked(t, &got, "sampling/createMessage", "Echo: meanwhile")
+	if len(got.Asked) != 1 {
+		t.Errorf("asked %d times", len(got.Asked))
+	}
+	if text := encode(t, got.result(t)["content"]); !strings.Contains(text, "Because.") {
+		t.Errorf("result: %s", text)
+	}
 }
 
 // FLOW-2 with the example server, whose tools are plain ones and know nothing of tasks.
@@ -187,13 +208,16 @@ func TestPushedQuestion(t *testing.T) {
 	}, "--push-input")
 }
 
-// A client is killed with a question open. The next one, in a session of its own, is asked the
-// same on its tasks/result, and gets the result.
-func TestClientDiesWhileAsked(t *testing.T) {
+// A client is gone with a question open: killed, or frozen, so that its connection stays and
+// nobody can know. The next one, in a session of its own, is asked the same on its
+// tasks/result, and gets the result.
+func TestClientGoneWhileAsked(t *testing.T) {
 	t.Parallel()
 	for name, flags := range map[string][]string{
-		"tasks-result": {"--single-user"},
-		"push":         {"--single-user", "--push-input"},
+		"killed":            {"--single-user"},
+		"killed, with push": {"--single-user", "--push-input"},
+		"frozen":            {"--single-user"},
+		"frozen, with push": {"--single-user", "--push-input"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -201,7 +225,14 @@ func TestClientDiesWhileAsked(t *testing.T) {
 			first := start(t, nil, "node", driverArgs(t, server.target, able, map[string]step{
 				"abandoned": {"abandoned", map[string]any{"name": "confirm_delete", "args": map[string]any{"filename": "d.txt"}}}})...)
 			_, taskID, _ := strings.Cut(first.waitForLine(t, "asked "), "asked ")
-			first.kill()
+			if strings.HasPrefix(name, "frozen") {
+				if err := first.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+					t.Fatal(err)
+				}
+				defer first.kill() // it cannot end by itself
+			} else {
+				first.kill()
+			}
 
 			got := report[struct {
 				First, Last taskView

@@ -23,24 +23,23 @@ type mcpGo struct {
 	*client.Client
 }
 
-func connectMCPGo(t *testing.T, server target) mcpGo {
+func connectMCPGo(t *testing.T, server target, options ...client.ClientOption) mcpGo {
 	t.Helper()
-	var c *client.Client
-	var err error
+	var way transport.Interface = transport.NewStdio(server.Command, nil, server.Args...)
 	if server.URL != "" {
-		c, err = client.NewStreamableHttpClient(server.URL)
-	} else {
-		c, err = client.NewStdioMCPClient(server.Command, nil, server.Args...)
+		var err error
+		if way, err = transport.NewStreamableHTTP(server.URL); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := client.NewClient(way, options...)
 	t.Cleanup(func() {
 		if err := c.Close(); err != nil {
 			t.Errorf("close: %v", err)
 		}
 	})
-	if err := c.Start(t.Context()); err != nil {
+	// The context of Start is that of a command's whole life, and is done before Cleanup.
+	if err := c.Start(context.WithoutCancel(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	var request mcp.InitializeRequest

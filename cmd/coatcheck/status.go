@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"strings"
 	"sync"
 	"time"
 
@@ -28,6 +29,7 @@ type status struct {
 	foreign  bool   // another command made the call: its token is not ours
 	state    string // of the task; "" for a plain call
 	last     string // the task's last statusMessage
+	reported string // the message of the last progress
 	message  string // the newest of both sources
 	counted  bool   // there was progress
 	progress float64
@@ -50,7 +52,10 @@ func (s *status) polled(t protocol.Task) {
 	defer s.mu.Unlock()
 	s.state = t.Status
 	if t.StatusMessage != s.last {
-		s.last, s.message = t.StatusMessage, t.StatusMessage
+		s.last = t.StatusMessage
+		if s.reported == "" || !strings.HasSuffix(t.StatusMessage, s.reported) { // which says the same
+			s.message = t.StatusMessage
+		}
 	}
 	s.draw()
 }
@@ -101,7 +106,7 @@ func (s *status) progressed(params json.RawMessage) {
 		return
 	}
 	if p.Message != "" {
-		s.message = p.Message
+		s.message, s.reported = p.Message, p.Message
 	}
 	s.counted, s.progress, s.total = true, p.Progress, p.Total
 	s.rate.add(s.now(), p.Progress)
