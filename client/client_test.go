@@ -33,6 +33,18 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if config := os.Getenv(gatewayRole); config != "" && len(os.Args) == 1 {
+		os.Unsetenv(gatewayRole) // for its child
+		if err := gatewayOnStdio(config); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	if os.Getenv(requestorRole) != "" && len(os.Args) == 1 {
+		requestor()
+		return
+	}
 	if os.Getenv(hostRole) != "" && len(os.Args) == 4 {
 		if err := hostProcess(os.Args[1], os.Args[2], os.Args[3]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
