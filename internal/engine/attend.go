@@ -18,7 +18,7 @@ type Attendance struct {
 
 	live    *live           // this process runs the task
 	earlier <-chan struct{} // closed when what it said on an earlier stream of the session is written
-	watcher *watcher // another does, or did when last seen
+	watcher *watcher        // another does, or did when last seen
 }
 
 // watcher waits for a task that another process runs.
