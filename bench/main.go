@@ -22,9 +22,9 @@ func main() {
 	rounds := flag.Int("rounds", 11, "rounds for each target")
 	only := flag.String("only", "", "one of get, create, sdk, stored, figures")
 	flag.Parse()
-	s := settings{round: *round, rounds: *rounds, connections: 32, stored: 100_000, heap: 50_000, wakes: 1_000}
+	s := settings{round: *round, rounds: *rounds, connections: 32, stored: 100_000, heap: 50_000, waiting: 10_000, wakes: 1_000}
 	if *short {
-		s = settings{round: 100 * time.Millisecond, rounds: 2, connections: 32, stored: 1_000, heap: 1_000, wakes: 64}
+		s = settings{round: 100 * time.Millisecond, rounds: 2, connections: 32, stored: 1_000, heap: 1_000, waiting: 1_000, wakes: 64}
 	}
 	s.only = *only
 	if err := run(s, os.Stdout); err != nil {
@@ -37,7 +37,8 @@ type settings struct {
 	rounds      int
 	connections int
 	stored      int // tasks, of the store that is not empty
-	heap        int // tasks, to weigh
+	heap        int // finished tasks, to weigh
+	waiting     int // tasks that wait for input, to weigh
 	wakes       int // waits, to time, one at a time; four times as many with several
 	only        string
 }

@@ -277,15 +277,22 @@ func (b *bench) figures() error {
 		b.verdict(fmt.Sprintf("wake-up of a blocked tasks/result, %d at a time: p50 under 1 ms", waiters),
 			fmt.Sprintf("p50 %s, p99 %s", short(p50), short(quantile(all, 0.99))), p50 < time.Millisecond)
 	}
-	data, err := exec.Command(b.measured, "-db", b.db("heap"), "-n", strconv.Itoa(b.heap), "heap").Output()
+	return errors.Join(
+		b.weigh("heap", b.heap, "heap of a finished task", 1<<10),
+		b.weigh("waiting", b.waiting, "memory of a task that waits for input, with its handler", 20<<10))
+}
+
+// weigh has the server say what each of n tasks weighs.
+func (b *bench) weigh(name string, n int, what string, limit int) error {
+	data, err := exec.Command(b.measured, "-db", b.db(name), "-n", strconv.Itoa(n), name).Output()
 	if err != nil {
-		return fmt.Errorf("heap: %w", err)
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	weight, err := strconv.Atoi(strings.TrimSpace(string(data)))
 	if err != nil {
 		return err
 	}
-	b.verdict("heap of a finished task: under 1024 bytes", fmt.Sprintf("%d bytes", weight), weight < 1024)
+	b.verdict(fmt.Sprintf("%s: under %d bytes", what, limit), fmt.Sprintf("%d bytes", weight), weight < limit)
 	return nil
 }
 

@@ -104,22 +104,29 @@ func statuses(got *toldReport) []string {
 }
 
 // checkProgress checks that progress goes on after the CreateTaskResult under the call's own
-// token, rises to the last there is, and ends with the task (PROG-1, REL-1).
+// token, rises on each stream, reaches the last there is, and ends with the task (PROG-1, REL-1).
 func checkProgress(t *testing.T, got *toldReport, total float64) {
 	t.Helper()
 	on := got.Journal.received("notifications/progress")
 	if len(on) == 0 || len(on) != len(got.Progress) {
 		t.Fatalf("%d progress notifications, of which %d reached onprogress", len(on), len(got.Progress))
 	}
-	before := 0.0
-	for _, p := range got.Progress {
-		if p.Progress <= before || p.Total != total || p.Message == "" {
-			t.Errorf("progress %+v after %v", p, before)
+	// Two streams of HTTP are not in order with each other.
+	reached, seen := map[string]float64{}, map[float64]bool{}
+	for _, p := range on {
+		value, _ := p.Params["progress"].(float64)
+		if value <= reached[p.stream] || seen[value] {
+			t.Errorf("on %s progress %v comes after %v", p.stream, value, reached[p.stream])
 		}
-		before = p.Progress
+		reached[p.stream], seen[value] = value, true
 	}
-	if before != total {
-		t.Errorf("the last progress is %v of %v", before, total)
+	if !seen[total] {
+		t.Errorf("progress ends with %v, want %v", reached, total)
+	}
+	for _, p := range got.Progress {
+		if !seen[p.Progress] || p.Total != total || p.Message == "" {
+			t.Errorf("onprogress got %+v", p)
+		}
 	}
 	call := got.Journal[got.Journal.sent("tools/call")[0]].Sent
 	for _, p := range on {
@@ -138,21 +145,31 @@ func checkProgress(t *testing.T, got *toldReport, total float64) {
 	}
 }
 
-// checkLogs checks that each message came once, in order, marked as the task's (REL-1).
+// checkLogs checks that each message reached the handler once, in the order of its stream, and
+// marked as the task's (REL-1).
 func checkLogs(t *testing.T, got *toldReport, total int) {
 	t.Helper()
-	if len(got.Logs) != total {
-		t.Errorf("%d log messages, want %d", len(got.Logs), total)
+	told := map[string]bool{}
+	for _, log := range got.Logs {
+		told[log.Data] = true
+		if log.Logger != "chatty" || log.Level != "info" || log.Meta[relatedTask].TaskID != got.Created.TaskID {
+			t.Errorf("log message %+v, want one about task %q", log, got.Created.TaskID)
+			break
+		}
 	}
-	for i, log := range got.Logs {
-		if want := fmt.Sprintf("message %d of %d", i+1, total); log.Data != want || log.Logger != "chatty" || log.Level != "info" {
-			t.Errorf("log message %d is %+v, want %q", i, log, want)
-			break
+	if len(got.Logs) != total || len(told) != total {
+		t.Errorf("%d log messages, %d different ones, want %d", len(got.Logs), len(told), total)
+	}
+	reached := map[string]int{}
+	for _, log := range got.Journal.received("notifications/message") {
+		var i, of int
+		if _, err := fmt.Sscanf(fmt.Sprint(log.Params["data"]), "message %d of %d", &i, &of); err != nil || of != total {
+			t.Fatalf("log message %s", encode(t, log.Params))
 		}
-		if log.Meta[relatedTask].TaskID != got.Created.TaskID {
-			t.Errorf("log message %d is about task %q, want %q", i, log.Meta[relatedTask].TaskID, got.Created.TaskID)
-			break
+		if i <= reached[log.stream] {
+			t.Errorf("on %s message %d comes after %d", log.stream, i, reached[log.stream])
 		}
+		reached[log.stream] = i
 	}
 }
 

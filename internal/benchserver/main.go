@@ -54,6 +54,8 @@ func main() {
 		err = fill(*db, *n)
 	case "heap":
 		err = heap(*db, *n)
+	case "waiting":
+		err = waiting(*db, *n)
 	case "wake":
 		err = wake(*db, *n, *waiters)
 	default:

@@ -16,8 +16,9 @@ type Attendance struct {
 	feed   *Feed
 	deaf   bool // wants the outcome alone
 
-	live    *live    // this process runs the task
-	watcher *watcher // another does, or did when last seen
+	live    *live           // this process runs the task
+	earlier <-chan struct{} // closed when what it said on an earlier stream of the session is written
+	watcher *watcher        // another does, or did when last seen
 }
 
 // watcher waits for a task that another process runs.
@@ -46,6 +47,9 @@ func (a *Attendance) Next(ctx context.Context) (Event, *task.Task, error) {
 				over = true
 			default:
 			}
+		}
+		if err := a.afterEarlier(ctx); err != nil {
+			return Event{}, nil, err
 		}
 		ev, ok, wait := a.feed.take(a.engine.opts.Now())
 		if ok {
@@ -103,9 +107,27 @@ func (a *Attendance) follow() *live {
 	}
 	a.live = l
 	if !a.deaf {
-		e.attach(l, a.feed)
+		a.earlier = e.attach(l, a.feed)
 	}
 	return l
+}
+
+// afterEarlier waits, not for long, until what the task said before comes before what it
+// says here: both may go over one connection.
+func (a *Attendance) afterEarlier(ctx context.Context) error {
+	if a.earlier == nil {
+		return nil
+	}
+	timeout := time.NewTimer(writePatience)
+	defer timeout.Stop()
+	select {
+	case <-a.earlier:
+	case <-timeout.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	a.earlier = nil
+	return nil
 }
 
 // look reads a task that another process runs. It returns the task once it is terminal, and

@@ -94,12 +94,17 @@ func (o *outlets) hearing(p place) []*Feed {
 }
 
 // attach adds the stream of a tasks/result call. What is open is asked on it, whether or not
-// it is out elsewhere: that stream may be dead, and nobody knows yet (requirements C.7).
-func (e *Engine) attach(l *live, f *Feed) {
+// it is out elsewhere: that stream may be dead, and nobody knows yet (requirements C.7). What
+// waits on an earlier stream of its session moves to it. What is on its way there, perhaps
+// over the same connection, is written once the channel is closed; nil if nothing is.
+func (e *Engine) attach(l *live, f *Feed) (written <-chan struct{}) {
 	l.audience.mu.Lock()
 	defer l.audience.mu.Unlock()
 	if l.audience.over {
-		return
+		return nil
+	}
+	if earlier := e.spokenOn(l, f.listener.Session); earlier != nil {
+		written = earlier.handOver(l.ref.ID, f)
 	}
 	l.audience.feeds = append(l.audience.feeds, f)
 	if missed := l.audience.missed; missed != nil {
@@ -113,6 +118,23 @@ func (e *Engine) attach(l *live, f *Feed) {
 		}
 		e.askOn(q, f)
 	}
+	return written
+}
+
+// spokenOn returns the stream on which a session is told what a task says, or nil.
+func (e *Engine) spokenOn(l *live, session string) *Feed {
+	if session == "" {
+		return nil
+	}
+	for _, f := range slices.Backward(l.audience.feeds) {
+		if f.listener.Session == session {
+			return f
+		}
+	}
+	if session == l.home.session {
+		return e.outlets.at(l.home)
+	}
+	return nil
 }
 
 // detach removes a stream; questions that were out on it go to another.
@@ -274,7 +296,7 @@ func (e *Engine) lastWord(l *live) {
 	if len(idle) == 0 {
 		return
 	}
-	timeout := time.NewTimer(lastWordPatience)
+	timeout := time.NewTimer(writePatience)
 	defer timeout.Stop()
 	for _, done := range idle {
 		select {
@@ -285,7 +307,7 @@ func (e *Engine) lastWord(l *live) {
 	}
 }
 
-const lastWordPatience = 100 * time.Millisecond
+const writePatience = 100 * time.Millisecond
 
 // Outlet opens a stream that belongs to a session and carries what its tasks say while none
 // of its tasks/result calls is open, and changes of status. Close ends it.

@@ -346,8 +346,12 @@ type siblings struct {
 func (s siblings) Changed() <-chan struct{} { return s.changed }
 
 func (s siblings) Create(ctx context.Context, t *task.Task) (*task.Task, error) {
-	s.changed <- struct{}{} // it looks for tasks that were lost before this one is stored
-	s.changed <- struct{}{}
+	for range 2 { // it looks for tasks that were lost before this one is stored
+		select {
+		case s.changed <- struct{}{}:
+		default:
+		}
+	}
 	return s.Store.Create(ctx, t)
 }
 

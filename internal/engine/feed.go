@@ -43,7 +43,7 @@ type Feed struct {
 
 	mu    sync.Mutex
 	queue []item
-	taken string                // the task whose progress was taken last and may be on its way still
+	taken string                // the task of what was taken last and may be on its way still
 	last  map[string]time.Time  // when each task's progress was taken last
 	asked map[question]*inquiry // what was asked here and not been answered yet
 	idle  []idleWait
@@ -124,8 +124,8 @@ func (f *Feed) take(now time.Time) (ev Event, ok bool, wait time.Duration) {
 			continue
 		}
 		f.queue = slices.Delete(f.queue, i, i+1)
+		f.taken = it.Task
 		if it.progress {
-			f.taken = it.Task
 			if f.last == nil {
 				f.last = map[string]time.Time{}
 			}
@@ -150,6 +150,27 @@ func (f *Feed) hurry(id string) <-chan struct{} {
 	f.idle = append(f.idle, w)
 	f.wakeIdle()
 	f.signal()
+	return w.done
+}
+
+// handOver moves what a task says and was not taken yet to a stream that nobody takes from
+// yet. The channel is closed when what was taken is on its way; nil if nothing was.
+func (f *Feed) handOver(id string, to *Feed) <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.queue = slices.DeleteFunc(f.queue, func(it item) bool {
+		moves := it.Task == id && it.Ask == "" && it.State == nil && it.Method != protocol.MethodCancelled
+		if moves {
+			to.queue = append(to.queue, it)
+		}
+		return moves
+	})
+	if f.taken != id {
+		f.wakeIdle()
+		return nil
+	}
+	w := idleWait{id, make(chan struct{})}
+	f.idle = append(f.idle, w)
 	return w.done
 }
 

@@ -87,28 +87,55 @@ func (l *live) message() string {
 
 // run does the work of a task and records its outcome.
 func (e *Engine) run(l *live, job *Job) {
+	job.Line = &line{engine: e, live: l, token: progressToken(job.Request.Params)}
+	starter, ok := e.opts.Runner.(Starter)
+	if !ok {
+		e.ended(l, e.invoke(l.ctx, job))
+		return
+	}
+	var once sync.Once
+	tell := func(o task.Outcome, err error) { once.Do(func() { e.ended(l, ended{o, err}) }) }
+	defer func() {
+		if p := recover(); p != nil {
+			tell(task.Outcome{}, panicked(p))
+		}
+	}()
+	starter.Start(l.ctx, job, tell)
+}
+
+// ended is how the work of a task ended.
+type ended struct {
+	outcome task.Outcome
+	err     error
+}
+
+// ended records how the work ended.
+func (e *Engine) ended(l *live, how ended) {
 	defer e.runs.Done()
 	defer l.cancel(nil)
-	job.Line = &line{engine: e, live: l, token: progressToken(job.Request.Params)}
-	outcome, err := e.invoke(l.ctx, job)
 	if errors.Is(context.Cause(l.ctx), errUnwound) && l.state.Load().Remote != "" {
 		e.end(l, nil, nil) // the next process goes on with it
 		return
 	}
-	if err != nil {
-		outcome = e.failure(l.ref, err)
+	if how.err != nil {
+		how.outcome = e.failure(l.ref, how.err)
 	}
-	e.finish(l, outcome)
+	e.finish(l, how.outcome)
 }
 
 // invoke calls the runner. A panic is an error, not the end of the process.
-func (e *Engine) invoke(ctx context.Context, job *Job) (outcome task.Outcome, err error) {
+func (e *Engine) invoke(ctx context.Context, job *Job) (how ended) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("panic while running a task: %v\n%s", p, debug.Stack())
+			how.err = panicked(p)
 		}
 	}()
-	return e.opts.Runner.Run(ctx, job)
+	how.outcome, how.err = e.opts.Runner.Run(ctx, job)
+	return how
+}
+
+func panicked(p any) error {
+	return fmt.Errorf("panic while running a task: %v\n%s", p, debug.Stack())
 }
 
 // failure makes an error of the runner the task's JSON-RPC error (ERR-2).

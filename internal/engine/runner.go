@@ -38,3 +38,10 @@ type Job struct {
 type Runner interface {
 	Run(ctx context.Context, job *Job) (task.Outcome, error)
 }
+
+// Starter is a Runner that needs no goroutine while it waits. Start returns as soon as the work
+// goes on by itself, and ended is called once with what Run would have returned; it may be
+// called before Start returns, and may take its time.
+type Starter interface {
+	Start(ctx context.Context, job *Job, ended func(task.Outcome, error))
+}

@@ -5,7 +5,6 @@ package upstream
 import (
 	"context"
 	"encoding/json"
-	"io"
 	"log/slog"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -17,50 +16,46 @@ import (
 )
 
 // InProcess runs requests on an SDK server, each in a session of its own over a message
-// pipe, without a handshake. It adds a middleware to the server that answers a panic in a
-// handler with -32603 and logs it.
+// pipe, without a handshake. It adds middleware to the server: one that answers a panic in a
+// handler with -32603 and logs it, and one that takes the short way for questions.
 func InProcess(server *mcp.Server, log *slog.Logger) engine.Runner {
 	server.AddReceivingMiddleware(recoverPanics(log))
+	server.AddSendingMiddleware(askDirectly)
 	return &inProcess{server: server}
 }
 
 type inProcess struct{ server *mcp.Server }
 
-func (u *inProcess) Run(ctx context.Context, job *engine.Job) (task.Outcome, error) {
+// Start implements engine.Starter: a goroutine that waits for the answer would be one more for
+// each task that waits for its requestor.
+func (u *inProcess) Start(ctx context.Context, job *engine.Job, ended func(task.Outcome, error)) {
 	p := &pipe{
-		in:       make(chan jsonrpc.Message, 8),
-		closed:   make(chan struct{}),
-		answered: make(chan *jsonrpc.Response, 1),
-		line:     job.Line,
+		in:     make(chan jsonrpc.Message, 1),
+		closed: make(chan struct{}),
+		method: job.Request.Method,
+		line:   job.Line,
+		ended:  ended,
 	}
+	p.unwatch = context.AfterFunc(ctx, func() { p.end(task.Outcome{}, ctx.Err()) })
 	running := &Running{Job: job}
 	session, err := u.server.Connect(context.WithValue(ctx, runningKey{}, running), p, &mcp.ServerSessionOptions{State: stateOf(job.Caller)})
 	if err != nil {
-		return task.Outcome{}, err
+		p.end(task.Outcome{}, err)
+		return
 	}
-	// Closing the pipe cancels the handler's context; a handler that ignores it is left to
-	// end by itself.
-	defer p.Close()
 	running.Session = session
 	p.in <- &jsonrpc.Request{ID: requestID, Method: job.Request.Method, Params: job.Request.Params, Extra: extraOf(job.Caller)}
-	ended := make(chan error, 1)
-	go func() { ended <- session.Wait() }()
-	select {
-	case resp := <-p.answered:
-		return answered(job.Request.Method, resp)
-	case <-ctx.Done():
-		return task.Outcome{}, ctx.Err()
-	case err := <-ended:
-		select {
-		case resp := <-p.answered:
-			return answered(job.Request.Method, resp)
-		default:
-		}
-		if err == nil {
-			err = io.ErrUnexpectedEOF
-		}
-		return task.Outcome{}, err
-	}
+}
+
+// Run implements engine.Runner.
+func (u *inProcess) Run(ctx context.Context, job *engine.Job) (outcome task.Outcome, err error) {
+	done := make(chan struct{})
+	u.Start(ctx, job, func(o task.Outcome, e error) {
+		outcome, err = o, e
+		close(done)
+	})
+	<-done
+	return outcome, err
 }
 
 // answered makes a response that never was on a wire what it would have been there (RES-1):

@@ -16,9 +16,12 @@ import (
 
 // pipe is the server's end of a session that carries one request. Messages stay values.
 type pipe struct {
-	in       chan jsonrpc.Message
-	answered chan *jsonrpc.Response // to the request
-	line     engine.Line
+	in      chan jsonrpc.Message
+	method  string // of the request
+	line    engine.Line
+	ended   func(task.Outcome, error) // called once, with what the request was answered with
+	unwatch func() bool               // stops watching the task's context
+	over    sync.Once
 
 	mu    sync.Mutex
 	asked map[jsonrpc.ID]func() // withdraws what the server asks and still waits for
@@ -49,10 +52,8 @@ func (p *pipe) Read(ctx context.Context) (jsonrpc.Message, error) {
 func (p *pipe) Write(_ context.Context, msg jsonrpc.Message) error {
 	switch msg := msg.(type) {
 	case *jsonrpc.Response:
-		select {
-		case p.answered <- msg:
-		default:
-		}
+		outcome, err := answered(p.method, msg)
+		go p.end(outcome, err) // what follows takes its time, and the SDK waits for this
 	case *jsonrpc.Request:
 		switch {
 		case msg.IsCall():
@@ -130,8 +131,21 @@ func (p *pipe) withdraw(params json.RawMessage) {
 	}
 }
 
-// Close implements mcp.Connection.
+// end ends the session, which cancels the handler's context, and tells how the request ended.
+// A handler that ignores its context is left to end by itself.
+func (p *pipe) end(outcome task.Outcome, err error) {
+	p.over.Do(func() {
+		p.unwatch()
+		p.once.Do(func() { close(p.closed) })
+		p.ended(outcome, err)
+	})
+}
+
+// Close implements mcp.Connection: the server ends the session.
 func (p *pipe) Close() error {
-	p.once.Do(func() { close(p.closed) })
+	p.once.Do(func() {
+		close(p.closed)
+		go p.end(task.Outcome{}, io.ErrUnexpectedEOF)
+	})
 	return nil
 }

@@ -16,13 +16,15 @@ import (
 func recoverPanics(log *slog.Logger) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (res mcp.Result, err error) {
-			defer func() {
-				if p := recover(); p != nil {
-					log.Error("panic in a handler", "method", method, "panic", p, "stack", string(debug.Stack()))
-					res, err = nil, &jsonrpc.Error{Code: protocol.CodeInternalError, Message: "Internal error"}
-				}
-			}()
+			defer recovered(log, method, &res, &err)
 			return next(ctx, method, req)
 		}
+	}
+}
+
+func recovered(log *slog.Logger, method string, res *mcp.Result, err *error) {
+	if p := recover(); p != nil {
+		log.Error("panic in a handler", "method", method, "panic", p, "stack", string(debug.Stack()))
+		*res, *err = nil, &jsonrpc.Error{Code: protocol.CodeInternalError, Message: "Internal error"}
 	}
 }
