@@ -152,7 +152,7 @@ func hostThrough(t *testing.T, transport mcp.Transport) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &model{make(chan struct{}), make(chan struct{})}
+	m := newModel()
 	c := mcp.NewClient(&mcp.Implementation{Name: "t", Version: "1"}, &mcp.ClientOptions{CreateMessageHandler: m.sample})
 	s, err := client.Connect(t.Context(), c, transport, &client.Options{Host: host, Server: "r"})
 	if err != nil {
@@ -170,5 +170,5 @@ func hostThrough(t *testing.T, transport mcp.Transport) {
 		t.Fatal(err)
 	}
 	id, _ := protocol.Unquote(protocol.Get(protocol.Get(raw, "structuredContent"), "id"))
-	wantText(t, task, `"`+id+`" | {"type":"text","text":"hello!"} | "Cannot cancel task: already in terminal status 'completed'" | true`)
+	wantText(t, task, `"`+id+`" | {"type":"text","text":"hello! <é>"} | "Cannot cancel task: already in terminal status 'completed'" | true`)
 }
