@@ -23,9 +23,10 @@ type audience struct {
 	mu     sync.Mutex
 	feeds  []*Feed         // of tasks/result calls, oldest first
 	open   []*openQuestion // first asked first
-	told   float64         // the progress reported last
-	spoke  bool            // it has reported progress
-	missed *Event          // the progress reported last, if nobody listened
+	calls  calls
+	told   float64 // the progress reported last
+	spoke  bool    // it has reported progress
+	missed *Event  // the progress reported last, if nobody listened
 	over   bool
 }
 
@@ -118,6 +119,9 @@ func (e *Engine) attach(l *live, f *Feed) (written <-chan struct{}) {
 		}
 		e.askOn(q, f)
 	}
+	for _, q := range l.audience.calls.open {
+		e.askOn(q, f)
+	}
 	return written
 }
 
@@ -146,6 +150,12 @@ func (e *Engine) detach(l *live, f *Feed) {
 		if q.on == f {
 			q.on = nil
 			e.offer(l, q)
+		}
+	}
+	for _, q := range l.audience.calls.open {
+		if q.on == f {
+			q.on = nil
+			e.offerCall(l, q)
 		}
 	}
 }
@@ -268,6 +278,7 @@ func (e *Engine) silence(l *live) {
 		e.takeBack(l, q, "")
 	}
 	l.audience.open, l.audience.missed = nil, nil
+	e.silenceCalls(l)
 	if !l.audience.spoke {
 		return
 	}
@@ -314,19 +325,26 @@ const writePatience = 100 * time.Millisecond
 func (e *Engine) Outlet(l Listener) *Outlet {
 	o := &Outlet{engine: e, feed: newFeed(l)}
 	e.outlets.add(o.feed)
-	if e.opts.PushInput {
-		at := place{l.Principal, l.Session}
-		for _, l := range e.runningHere() {
-			if l.home == at {
-				l.audience.mu.Lock()
-				for _, q := range l.audience.open {
-					if q.on == nil {
-						e.offer(l, q)
-					}
-				}
-				l.audience.mu.Unlock()
+	e.offerAgain(place{l.Principal, l.Session}, nil)
+	return o
+}
+
+// offerAgain offers what a session's tasks ask on a stream that is no longer; nil: on none.
+func (e *Engine) offerAgain(home place, gone *Feed) {
+	for _, l := range e.runningFor(home) {
+		l.audience.mu.Lock()
+		for _, q := range l.audience.open {
+			if e.opts.PushInput && q.on == gone {
+				q.on = nil
+				e.offer(l, q)
 			}
 		}
+		for _, q := range l.audience.calls.open {
+			if q.on == gone {
+				q.on = nil
+				e.offerCall(l, q)
+			}
+		}
+		l.audience.mu.Unlock()
 	}
-	return o
 }

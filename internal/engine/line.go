@@ -31,6 +31,12 @@ type Line interface {
 	// once, with the answer, unless withdraw is called or the task ends before; it must not
 	// block. An error that is a *protocol.Error is the requestor's answer at once.
 	Ask(method string, params json.RawMessage, reply func(task.Outcome)) (withdraw func(), err error)
+	// Call puts a request about a task that the requestor runs to it (tasks/get, tasks/list,
+	// tasks/cancel), and waits for the answer. It is not stored. Errors are as Ask's, or ctx's.
+	Call(ctx context.Context, method string, params json.RawMessage) (task.Outcome, error)
+	// Host notes that the requestor runs a task, named by its id there, for this one alone.
+	// Unless done is called before, it is cancelled there when this one ends.
+	Host(id string) (done func())
 	// SetMessage stores what the work is at, as the statusMessage; progress no longer shows
 	// there.
 	SetMessage(ctx context.Context, message string) error
@@ -98,6 +104,12 @@ func (r *line) RespondNow(text string) {
 func (r *line) Ask(method string, params json.RawMessage, reply func(task.Outcome)) (withdraw func(), err error) {
 	return r.engine.ask(r.live, method, params, reply)
 }
+
+func (r *line) Call(ctx context.Context, method string, params json.RawMessage) (task.Outcome, error) {
+	return await(ctx, func(reply func(task.Outcome)) (func(), error) { return r.engine.call(r.live, method, params, reply) })
+}
+
+func (r *line) Host(id string) (done func()) { return r.engine.host(r.live, id) }
 
 func (r *line) Notify(method string, params json.RawMessage) {
 	switch method {

@@ -30,19 +30,7 @@ func (o *Outlet) Close() {
 	e := o.engine
 	e.outlets.remove(o.feed)
 	o.feed.take(e.opts.Now()) // nothing is on its way any more
-	if !e.opts.PushInput {
-		return
-	}
-	for _, l := range e.runningHere() {
-		l.audience.mu.Lock()
-		for _, q := range l.audience.open {
-			if q.on == o.feed {
-				q.on = nil
-				e.offer(l, q)
-			}
-		}
-		l.audience.mu.Unlock()
-	}
+	e.offerAgain(place{o.feed.listener.Principal, o.feed.listener.Session}, o.feed)
 }
 
 // await blocks until there may be something to take, one of the channels given is ready, or

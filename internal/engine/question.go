@@ -75,7 +75,7 @@ func (e *Engine) ask(l *live, method string, params []byte, reply func(task.Outc
 	})
 	switch {
 	case errors.Is(err, errLost), errors.Is(err, task.ErrTerminal):
-		return nil, protocol.Errorf(protocol.CodeInternalError, "the task is over")
+		return nil, errTaskOver
 	case err != nil:
 		return nil, err
 	}
@@ -144,7 +144,10 @@ func (l *live) afterAnswer(answered *openQuestion, others bool) string {
 	return ""
 }
 
-var errAnswered = errors.New("the question is answered")
+var (
+	errTaskOver = protocol.Errorf(protocol.CodeInternalError, "the task is over")
+	errAnswered = errors.New("the question is answered")
+)
 
 // Answer takes what a requestor answered to a question under the id it was asked, and gives
 // it to the work once it is stored. An answer to a question that is answered already changes
@@ -159,6 +162,10 @@ func (e *Engine) Answer(ctx context.Context, p task.Principal, id string, answer
 		return nil, store.ErrNotFound
 	}
 	ref := task.Ref{Principal: p, ID: name.task}
+	if name.isCall() {
+		e.answerCall(ref, name, id, answer)
+		return nil, nil
+	}
 	for {
 		l := e.liveTask(ref)
 		if l == nil {

@@ -20,6 +20,12 @@ func misshapen(input task.InputRequest, answer task.Outcome) error {
 	if _, err := protocol.Members(result); err != nil {
 		return fmt.Errorf("the result must be an object")
 	}
+	if protocol.Get(input.Params, "task") != nil && protocol.Get(result, "task") != nil { // CRE-1
+		if id, _ := protocol.Unquote(protocol.Get(protocol.Get(result, "task"), "taskId")); id == "" {
+			return fmt.Errorf("task.taskId must be a string")
+		}
+		return nil
+	}
 	switch input.Method {
 	case protocol.MethodElicit:
 		return misshapenElicitation(input.Params, result)
@@ -102,6 +108,8 @@ func waitingFor(input task.InputRequest) string {
 		return "Waiting for input: " + cut(message, "the requestor's answer")
 	case protocol.MethodCreateMessage:
 		return "Waiting for the requestor's model to answer."
+	case protocol.MethodTasksResult:
+		return "Waiting for a task that the requestor runs."
 	}
 	return "Waiting for the requestor's roots."
 }

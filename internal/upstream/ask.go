@@ -16,6 +16,11 @@ func ask(ctx context.Context, line engine.Line, method string, params json.RawMe
 	if line == nil || method == protocol.MethodPing {
 		return session.Refuse(ctx, method, params)
 	}
+	switch method {
+	case protocol.MethodTasksGet, protocol.MethodTasksCancel, protocol.MethodTasksList: // of a task that the client runs for it
+		answer, err := line.Call(ctx, method, params)
+		return answeredBy(answer, err)
+	}
 	answers := make(chan task.Outcome, 1)
 	withdraw, err := line.Ask(method, params, func(answer task.Outcome) { answers <- answer })
 	if err != nil {
@@ -23,14 +28,23 @@ func ask(ctx context.Context, line engine.Line, method string, params json.RawMe
 	}
 	select {
 	case answer := <-answers:
-		if answer.Error != nil {
-			return nil, errorOf(answer.Error)
-		}
-		return answer.Result, nil
+		return answeredBy(answer, nil)
 	case <-ctx.Done():
 		withdraw()
-		return nil, protocol.Errorf(protocol.CodeRequestCancelled, "Request cancelled")
+		return answeredBy(task.Outcome{}, ctx.Err())
 	}
+}
+
+func answeredBy(answer task.Outcome, err error) (json.RawMessage, *protocol.Error) {
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return nil, protocol.Errorf(protocol.CodeRequestCancelled, "Request cancelled")
+	case err != nil:
+		return nil, refused(err)
+	case answer.Error != nil:
+		return nil, errorOf(answer.Error)
+	}
+	return answer.Result, nil
 }
 
 // refused makes an error of Ask what the server is answered.

@@ -156,6 +156,12 @@ func (h *handler) post(w http.ResponseWriter, req *http.Request) {
 				known.logLevel.Store(&level)
 			}
 		}
+		call := h.receiver.Plain(h.requestor(req, known), m)
+		call.Name(req.Header)
+		if call != nil {
+			h.plain(w, req, body, call)
+			return
+		}
 		h.pass(w, req, body)
 	}
 }
