@@ -178,6 +178,19 @@ func (e *Engine) liveTask(ref task.Ref) *live {
 	return e.live[ref]
 }
 
+// runningFor returns the tasks that one session made and this process runs.
+func (e *Engine) runningFor(home place) []*live {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	var all []*live
+	for _, l := range e.live {
+		if l.home == home {
+			all = append(all, l)
+		}
+	}
+	return all
+}
+
 // runningHere returns the tasks this process runs.
 func (e *Engine) runningHere() []*live {
 	e.mu.RLock()
