@@ -70,6 +70,7 @@ func (a *asker) enter(q *question) *question {
 	for _, before := range a.open {
 		if before.streams < q.streams && bytes.Equal(before.params, q.params) {
 			before.asks++
+			before.streams = q.streams // the next that is equal is another one
 			return before
 		}
 	}

@@ -114,3 +114,28 @@ func TestRefused(t *testing.T) {
 		t.Errorf("ping: %s, %v", result, err)
 	}
 }
+
+// Two equal questions that are open when the stream drops are two when they are asked again.
+func TestTwinsAskedAgain(t *testing.T) {
+	show, _ := onScreen(t)
+	a := newAsker(show, newStatus(show))
+	a.opened()
+	dropped, drop := context.WithCancel(t.Context())
+	asked(dropped, t, a, "Delete?")
+	asked(dropped, t, a, "Delete?")
+	q1, q2 := a.next(), a.next()
+	a.opened()
+	first, second := asked(t.Context(), t, a, "Delete?"), asked(t.Context(), t, a, "Delete?")
+	drop()
+	if q := a.next(); q != nil {
+		t.Errorf("%s is asked a third time", q.params)
+	}
+	a.answer(q1, accepted)
+	if got := <-first; got != string(accepted.result) {
+		t.Errorf("the first is answered %s", got)
+	}
+	a.answer(q2, declined)
+	if got := <-second; got != string(declined.result) {
+		t.Errorf("the second is answered %s", got)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"math"
 	"strconv"
 	"sync"
 	"time"
@@ -78,17 +79,24 @@ func (r *line) SetPollInterval(ctx context.Context, d time.Duration) error {
 }
 
 func (r *line) Report(progress, total float64, message string) {
+	if math.IsNaN(progress) || math.IsInf(progress, 0) {
+		return
+	}
 	report := struct {
 		Token    json.RawMessage `json:"progressToken"`
 		Progress float64         `json:"progress"`
 		Total    *float64        `json:"total,omitempty"`
 		Message  string          `json:"message,omitempty"`
 	}{r.token, progress, nil, message}
-	if total != 0 {
+	if total != 0 && !math.IsNaN(total) && !math.IsInf(total, 0) {
 		report.Total = &total
 	}
 	if r.token == nil {
-		r.Say(describe(progress, report.Total, message))
+		r.reporting.Lock()
+		defer r.reporting.Unlock()
+		if r.advances(progress) {
+			r.Say(describe(progress, report.Total, message))
+		}
 		return
 	}
 	r.Notify(protocol.MethodProgress, protocol.Marshal(report))
@@ -140,14 +148,7 @@ func (r *line) progress(params json.RawMessage) (json.RawMessage, bool) {
 	if json.Unmarshal(params, &report) != nil {
 		return nil, false
 	}
-	l := r.live
-	l.audience.mu.Lock()
-	fresh := !l.audience.over && (!l.audience.spoke || report.Progress >= l.audience.told)
-	if fresh {
-		l.audience.told, l.audience.spoke = report.Progress, true
-	}
-	l.audience.mu.Unlock()
-	if !fresh {
+	if !r.advances(report.Progress) {
 		return nil, false
 	}
 	if text := describe(report.Progress, report.Total, report.Message); text != "" {
@@ -159,6 +160,18 @@ func (r *line) progress(params json.RawMessage) (json.RawMessage, bool) {
 		}
 	}
 	return params, true
+}
+
+// advances reports whether progress is to be told: it never goes back (PROG-1).
+func (r *line) advances(progress float64) bool {
+	a := &r.live.audience
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.over || a.spoke && progress < a.told {
+		return false
+	}
+	a.told, a.spoke = progress, true
+	return true
 }
 
 func sameToken(a, b json.RawMessage) bool {

@@ -11,6 +11,45 @@ type Outlet struct {
 	feed   *Feed
 }
 
+// Outlet opens a stream that belongs to a session and carries what its tasks say while none
+// of its tasks/result calls is open, and changes of status. It takes the place of one opened
+// before. Close ends it.
+func (e *Engine) Outlet(l Listener) *Outlet {
+	o := &Outlet{engine: e, feed: newFeed(l)}
+	home := place{l.Principal, l.Session}
+	before := e.outlets.at(home)
+	e.outlets.add(o.feed)
+	for _, l := range e.runningFor(home) {
+		l.audience.mu.Lock()
+		if before == nil && e.spokenOn(l, home.session) == o.feed {
+			l.catchUp(o.feed)
+		}
+		e.offerAgain(l, nil)
+		if before != nil {
+			e.offerAgain(l, before)
+		}
+		l.audience.mu.Unlock()
+	}
+	return o
+}
+
+// offerAgain offers what a task asks on a stream that is no longer the one to use; nil: on
+// none.
+func (e *Engine) offerAgain(l *live, gone *Feed) {
+	for _, q := range l.audience.open {
+		if q.on == gone {
+			q.on = nil
+			e.offer(l, q)
+		}
+	}
+	for _, q := range l.audience.calls.open {
+		if q.on == gone {
+			q.on = nil
+			e.offerCall(l, q)
+		}
+	}
+}
+
 // Next returns what is to be sent next, when there is something. Calling it says that what
 // it returned before is on its way. The error is ctx's.
 func (o *Outlet) Next(ctx context.Context) (Event, error) {
@@ -25,12 +64,24 @@ func (o *Outlet) Next(ctx context.Context) (Event, error) {
 	}
 }
 
-// Close takes the stream from those that are told things.
+// Close takes the stream from those that are told things. What was to be said on it, and
+// questions that were out, go to another.
 func (o *Outlet) Close() {
 	e := o.engine
+	home := place{o.feed.listener.Principal, o.feed.listener.Session}
 	e.outlets.remove(o.feed)
-	o.feed.take(e.opts.Now()) // nothing is on its way any more
-	e.offerAgain(place{o.feed.listener.Principal, o.feed.listener.Session}, o.feed)
+	unsaid := o.feed.end()
+	for _, l := range e.runningFor(home) {
+		l.audience.mu.Lock()
+		other := e.spokenOn(l, home.session)
+		for _, ev := range unsaid {
+			if ev.Task == l.ref.ID && other != nil && !l.audience.over {
+				other.push(ev)
+			}
+		}
+		e.offerAgain(l, o.feed)
+		l.audience.mu.Unlock()
+	}
 }
 
 // await blocks until there may be something to take, one of the channels given is ready, or

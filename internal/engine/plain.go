@@ -58,7 +58,6 @@ func (p *Plain) Speak() { p.engine.attach(p.live, p.feed) }
 // Silence says that the stream has ended, though the call may go on.
 func (p *Plain) Silence() {
 	p.engine.detach(p.live, p.feed)
-	p.feed.take(p.engine.opts.Now())
 }
 
 // Ask is Line's, but nothing is stored.

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 
@@ -87,10 +88,15 @@ func misshapenElicitation(asked, result json.RawMessage) error {
 	return nil
 }
 
-// resolve reads a schema; nil if it is none.
+// resolve reads a schema; nil if it is none. One with references, which are not for forms, may
+// have no end.
 func resolve(raw json.RawMessage) *jsonschema.Resolved {
 	schema := &jsonschema.Schema{}
 	if json.Unmarshal(raw, schema) != nil {
+		return nil
+	}
+	written, err := json.Marshal(schema)
+	if err != nil || bytes.Contains(written, []byte(`"$ref":`)) || bytes.Contains(written, []byte(`"$dynamicRef":`)) {
 		return nil
 	}
 	resolved, err := schema.Resolve(nil)

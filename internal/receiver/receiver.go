@@ -58,6 +58,8 @@ type Requestor struct {
 	// Identified says that the principal tells this requestor from all others. Without it
 	// tasks/list does not exist (SEC-4).
 	Identified bool
+	// Connection says that all streams of the session are one connection, as over stdio.
+	Connection bool
 }
 
 // Answer is the result or the error object of a response; one of them is set.

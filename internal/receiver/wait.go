@@ -51,7 +51,7 @@ func message(ev engine.Event) Message {
 
 func (from *Requestor) listener() engine.Listener {
 	return engine.Listener{
-		Principal: from.Principal, Session: from.Session, Identified: from.Identified, Initialize: from.Initialize,
+		Principal: from.Principal, Session: from.Session, Identified: from.Identified, Connection: from.Connection, Initialize: from.Initialize,
 	}
 }
 

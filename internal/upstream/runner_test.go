@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -310,5 +311,18 @@ func TestURLThatIsNotThere(t *testing.T) {
 	var wire *protocol.Error
 	if !errors.As(err, &wire) || wire.Code != protocol.CodeInternalError || strings.Contains(wire.Message, ts.URL) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// CAN-2: a task may be cancelled, or expire, before its work has begun.
+func TestCancelledBeforeItBegins(t *testing.T) {
+	runner := InProcess(newServer(nil), slog.New(slog.DiscardHandler))
+	for range 300 {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		job, _ := newJob("echo")
+		if _, err := runner.Run(ctx, job); err != nil && !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
 	}
 }

@@ -40,6 +40,9 @@ type HTTPOptions struct {
 	// particular (SEC-1, SEC-3, SEC-4).
 	Principal func(*http.Request) (p task.Principal, identified bool)
 	MaxBody   int64 // bytes; default DefaultMaxBody
+	// AnyHost lets requests pass that reach a loopback address under a foreign host name: from a
+	// proxy on this machine, or from a web page that had its name point here.
+	AnyHost bool
 }
 
 // TokenPrincipal is the default of HTTPOptions.Principal.
@@ -76,7 +79,7 @@ func Handler(inner http.Handler, r *receiver.Receiver, opts *HTTPOptions) http.H
 }
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	if rebound(req) {
+	if !h.opts.AnyHost && rebound(req) {
 		http.Error(w, "Forbidden: invalid Host header", http.StatusForbidden)
 		return
 	}
@@ -287,7 +290,7 @@ func (h *handler) accept(w http.ResponseWriter, req *http.Request, m *protocol.M
 		answer.Result = nil
 	}
 	if refused := h.receiver.Accept(req.Context(), h.requestor(req, s), id, answer); refused != nil {
-		writeJSON(w, http.StatusBadRequest, protocol.AppendError(nil, nil, refused))
+		writeJSON(w, http.StatusBadRequest, protocol.AppendError(nil, m.ID, refused)) // without the id the SDK's client ends its session
 		return
 	}
 	w.WriteHeader(http.StatusAccepted)

@@ -57,6 +57,7 @@ func (t *transport) Connect(ctx context.Context) (mcp.Connection, error) {
 		from: receiver.Requestor{
 			Caller:     engine.Caller{Principal: t.opts.Principal, Session: cmp.Or(t.opts.Session, rand.Text())},
 			Identified: true,
+			Connection: true,
 		},
 		rewrites: map[jsonrpc.ID]func(json.RawMessage) json.RawMessage{},
 		waits:    newWaits(),
