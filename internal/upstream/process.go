@@ -209,7 +209,7 @@ func (p *Processes) start(ctx context.Context, caller *engine.Caller) (*process,
 				notify(job.Line, method, params)
 			}
 		},
-		OnRequest: func(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, *protocol.Error) {
+		OnRequest: func(ctx context.Context, method string, params json.RawMessage) session.Answer {
 			if job := proc.current.Load(); job != nil {
 				return ask(ctx, job.Line, method, params)
 			}

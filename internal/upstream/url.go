@@ -95,7 +95,7 @@ func (u *Remote) connect(ctx context.Context, caller *engine.Caller, line engine
 			}
 			notify(line, method, params)
 		},
-		OnRequest: func(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, *protocol.Error) {
+		OnRequest: func(ctx context.Context, method string, params json.RawMessage) session.Answer {
 			return ask(ctx, line, method, params)
 		},
 	}
