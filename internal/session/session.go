@@ -299,6 +299,13 @@ func (s *Session) read() {
 	}
 }
 
+// Asked reports whether a request of the server is not answered yet.
+func (s *Session) Asked() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.asked) > 0
+}
+
 // begin enters a request of the server. finish reports whether it still wants the answer.
 func (s *Session) begin(id jsonrpc.ID) (ctx context.Context, finish func() bool) {
 	ctx, cancel := context.WithCancel(s.ctx)

@@ -11,8 +11,9 @@ import (
 	"github.com/coatcheck/coatcheck/task"
 )
 
-// ask puts a request of the server to a task's requestor.
-func ask(ctx context.Context, line engine.Line, method string, params json.RawMessage) session.Answer {
+// ask puts a request of the server to a task's requestor. It is withdrawn when ctx ends, and
+// when the task is over.
+func ask(ctx context.Context, over <-chan struct{}, line engine.Line, method string, params json.RawMessage) session.Answer {
 	if line == nil || method == protocol.MethodPing {
 		return session.Refuse(ctx, method, params)
 	}
@@ -28,10 +29,11 @@ func ask(ctx context.Context, line engine.Line, method string, params json.RawMe
 				return nil, errorOf(answer.Error)
 			}
 			return answer.Result, nil
+		case <-over:
 		case <-ctx.Done():
-			withdraw()
-			return nil, protocol.Errorf(protocol.CodeRequestCancelled, "Request cancelled")
 		}
+		withdraw()
+		return nil, protocol.Errorf(protocol.CodeRequestCancelled, "Request cancelled")
 	}
 }
 

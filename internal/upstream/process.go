@@ -41,17 +41,34 @@ type Processes struct {
 
 type process struct {
 	session *session.Session
-	client  string // what it was told of its client: its tools may depend on that
-	current atomic.Pointer[engine.Job]
+	client  client // the only one it is used for
+	current atomic.Pointer[use]
 }
 
-// clientOf says what a process is told of the client whose requests it runs.
-func clientOf(caller *engine.Caller) string {
-	client := string(caller.Capabilities())
-	if caller != nil && caller.LogLevel != "" {
-		client += " " + caller.LogLevel
+// client is whose requests a process runs, and what it was told of them. What a call leaves
+// behind in a process may still ask and tell when the call is over: nobody else may hear that.
+type client struct {
+	principal    task.Principal
+	session      string // if there is no principal
+	capabilities string // the tools may depend on these
+	logLevel     string
+}
+
+func clientOf(job *engine.Job) client {
+	c := client{principal: job.Ref.Principal, capabilities: string(job.Caller.Capabilities())}
+	if job.Caller != nil {
+		c.logLevel = job.Caller.LogLevel
+		if c.principal == "" {
+			c.session = job.Caller.Session
+		}
 	}
-	return client
+	return c
+}
+
+// use is what a process is used for.
+type use struct {
+	job  *engine.Job
+	over chan struct{} // closed when the job has ended
 }
 
 // Process returns a runner on a pool of processes of one command, which are started as they
@@ -98,14 +115,17 @@ func (p *Processes) Run(ctx context.Context, job *engine.Job) (task.Outcome, err
 
 // attempt goes on with a run in a process.
 func (p *Processes) attempt(ctx context.Context, r *run) (task.Outcome, error) {
-	proc, err := p.acquire(ctx, r.job.Caller, false)
+	proc, err := p.acquire(ctx, r.job)
 	if err != nil {
 		return task.Outcome{}, err
 	}
-	proc.current.Store(r.job)
+	over := make(chan struct{})
+	proc.current.Store(&use{job: r.job, over: over})
 	outcome, err := r.on(ctx, proc.session)
 	proc.current.Store(nil)
-	if ctx.Err() != nil {
+	asking := proc.session.Asked() // what has taken current is counted by now
+	close(over)
+	if ctx.Err() != nil || asking {
 		p.discard(proc) // it may still be at it, and does not say when it is done
 	} else {
 		p.release(proc)
@@ -119,7 +139,7 @@ func (p *Processes) Tools(ctx context.Context) (map[string]protocol.TaskSupport,
 	if tools, ok := p.tools.cached(); ok {
 		return tools, nil
 	}
-	proc, err := p.acquire(ctx, nil, true)
+	proc, err := p.acquire(ctx, nil)
 	if err != nil {
 		return nil, p.explain(ctx, err)
 	}
@@ -141,17 +161,16 @@ func (p *Processes) Close() error {
 	return nil
 }
 
-// acquire returns a process that knows the caller's client, or any at all, and is idle, or a
-// new one.
-func (p *Processes) acquire(ctx context.Context, caller *engine.Caller, anyClient bool) (*process, error) {
-	client := clientOf(caller)
+// acquire returns a process that is idle and may run the job, or any at all if that is nil, or
+// a new one.
+func (p *Processes) acquire(ctx context.Context, job *engine.Job) (*process, error) {
 	select {
 	case p.slots <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 	for {
-		proc, err := p.nextIdle(client, anyClient)
+		proc, err := p.nextIdle(job)
 		if err != nil {
 			<-p.slots
 			return nil, err
@@ -166,23 +185,23 @@ func (p *Processes) acquire(ctx context.Context, caller *engine.Caller, anyClien
 			return proc, nil
 		}
 	}
-	proc, err := p.start(ctx, caller)
+	proc, err := p.start(ctx, job)
 	if err != nil {
 		<-p.slots
 	}
 	return proc, err
 }
 
-// nextIdle takes an idle process, the one used last. If there is none for the client, one
-// of another makes room.
-func (p *Processes) nextIdle(client string, anyClient bool) (*process, error) {
+// nextIdle takes an idle process that may run the job, the one used last. If there is none, one
+// of another client makes room.
+func (p *Processes) nextIdle(job *engine.Job) (*process, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return nil, session.ErrClosed
 	}
 	for i, proc := range slices.Backward(p.idle) {
-		if anyClient || proc.client == client {
+		if job == nil || proc.client == clientOf(job) {
 			p.idle = slices.Delete(p.idle, i, i+1)
 			return proc, nil
 		}
@@ -195,23 +214,28 @@ func (p *Processes) nextIdle(client string, anyClient bool) (*process, error) {
 	return nil, nil
 }
 
-func (p *Processes) start(ctx context.Context, caller *engine.Caller) (*process, error) {
+// start starts a process for a job, or for none.
+func (p *Processes) start(ctx context.Context, job *engine.Job) (*process, error) {
 	cmd := exec.Command(p.path, p.args[1:]...) //nolint:noctx // it outlives the run that starts it
 	cmd.Stderr = LogLines(p.log)
-	proc := &process{client: clientOf(caller)}
+	proc := &process{}
+	var caller *engine.Caller
+	if job != nil {
+		proc.client, caller = clientOf(job), job.Caller
+	}
 	s, err := session.Connect(ctx, session.CommandTransport(cmd), &session.Options{
 		Capabilities: caller.Capabilities(),
 		OnNotification: func(method string, params json.RawMessage) {
 			if method == protocol.MethodToolsChanged {
 				p.tools.changed()
 			}
-			if job := proc.current.Load(); job != nil {
-				notify(job.Line, method, params)
+			if at := proc.current.Load(); at != nil {
+				notify(at.job.Line, method, params)
 			}
 		},
 		OnRequest: func(ctx context.Context, method string, params json.RawMessage) session.Answer {
-			if job := proc.current.Load(); job != nil {
-				return ask(ctx, job.Line, method, params)
+			if at := proc.current.Load(); at != nil {
+				return ask(ctx, at.over, at.job.Line, method, params)
 			}
 			return session.Refuse(ctx, method, params)
 		},
