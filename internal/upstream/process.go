@@ -19,18 +19,21 @@ import (
 
 // ProcessOptions configures Process. A nil *ProcessOptions means all defaults.
 type ProcessOptions struct {
-	Processes int          // the most that run at a time; default 4
+	// Processes is the most whose tasks work at a time; default 4. Tasks that wait for input
+	// may have 16 times as many beside.
+	Processes int
 	Logger    *slog.Logger // gets the processes' stderr, line by line; default: discards
 }
 
 // Processes runs requests in child processes that speak stdio, one request per process at a
 // time: stdio cannot tell which call a server's question belongs to.
 type Processes struct {
-	path  string
-	args  []string
-	log   *slog.Logger
-	tools *toolSupport
-	slots chan struct{} // held while a process is used, and until it is gone once it is discarded
+	path    string
+	args    []string
+	log     *slog.Logger
+	tools   *toolSupport
+	listing chan struct{} // held by Tools
+	slots   slots         // held while a process runs a task, and until it is gone once it is discarded
 
 	mu     sync.Mutex
 	closed bool
@@ -67,7 +70,7 @@ func clientOf(job *engine.Job) client {
 
 // use is what a process is used for.
 type use struct {
-	job  *engine.Job
+	line engine.Line   // the job's
 	over chan struct{} // closed when the job has ended
 }
 
@@ -97,9 +100,10 @@ func Process(command []string, opts *ProcessOptions) (*Processes, error) {
 	}
 	return &Processes{
 		path: path, args: command, log: o.Logger,
-		tools: newToolSupport(),
-		slots: make(chan struct{}, o.Processes),
-		all:   map[*process]struct{}{},
+		tools:   newToolSupport(),
+		listing: make(chan struct{}, 1),
+		slots:   slots{limit: o.Processes},
+		all:     map[*process]struct{}{},
 	}, nil
 }
 
@@ -120,7 +124,7 @@ func (p *Processes) attempt(ctx context.Context, r *run) (task.Outcome, error) {
 		return task.Outcome{}, err
 	}
 	over := make(chan struct{})
-	proc.current.Store(&use{job: r.job, over: over})
+	proc.current.Store(&use{line: &slotLine{Line: r.job.Line, slots: &p.slots}, over: over})
 	outcome, err := r.on(ctx, proc.session)
 	proc.current.Store(nil)
 	asking := proc.session.Asked() // what has taken current is counted by now
@@ -134,16 +138,25 @@ func (p *Processes) attempt(ctx context.Context, r *run) (task.Outcome, error) {
 }
 
 // Tools returns what the server itself says of each tool's support for tasks; a tool that is
-// not in it has none.
+// not in it has none. It waits for no task: it may use a process beyond the limit.
 func (p *Processes) Tools(ctx context.Context) (map[string]protocol.TaskSupport, error) {
 	if tools, ok := p.tools.cached(); ok {
 		return tools, nil
 	}
-	proc, err := p.acquire(ctx, nil)
+	select {
+	case p.listing <- struct{}{}:
+		defer func() { <-p.listing }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if tools, ok := p.tools.cached(); ok {
+		return tools, nil
+	}
+	proc, err := p.ready(ctx, nil)
 	if err != nil {
 		return nil, p.explain(ctx, err)
 	}
-	defer p.release(proc)
+	defer p.keep(proc, 0)
 	tools, err := p.tools.get(ctx, proc.session, "")
 	return tools, p.explain(ctx, err)
 }
@@ -161,22 +174,28 @@ func (p *Processes) Close() error {
 	return nil
 }
 
-// acquire returns a process that is idle and may run the job, or any at all if that is nil, or
-// a new one.
+// acquire takes a slot and a process for a job.
 func (p *Processes) acquire(ctx context.Context, job *engine.Job) (*process, error) {
-	select {
-	case p.slots <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if err := p.slots.take(ctx); err != nil {
+		return nil, err
 	}
+	proc, err := p.ready(ctx, job)
+	if err != nil {
+		p.slots.give()
+	}
+	return proc, err
+}
+
+// ready returns a process that is idle and may run the job, or any at all if that is nil, or a
+// new one.
+func (p *Processes) ready(ctx context.Context, job *engine.Job) (*process, error) {
 	for {
 		proc, err := p.nextIdle(job)
 		if err != nil {
-			<-p.slots
 			return nil, err
 		}
 		if proc == nil {
-			break
+			return p.start(ctx, job)
 		}
 		select {
 		case <-proc.session.Done(): // it died meanwhile
@@ -185,11 +204,6 @@ func (p *Processes) acquire(ctx context.Context, job *engine.Job) (*process, err
 			return proc, nil
 		}
 	}
-	proc, err := p.start(ctx, job)
-	if err != nil {
-		<-p.slots
-	}
-	return proc, err
 }
 
 // nextIdle takes an idle process that may run the job, the one used last. If there is none, one
@@ -206,12 +220,17 @@ func (p *Processes) nextIdle(job *engine.Job) (*process, error) {
 			return proc, nil
 		}
 	}
-	if len(p.idle) > 0 && len(p.all) >= cap(p.slots) {
+	p.trim(p.slots.spare())
+	return nil, nil
+}
+
+// trim ends idle processes, those that were used longest ago, until no more than n are left.
+func (p *Processes) trim(n int) {
+	for len(p.idle) > max(0, n) {
 		proc := p.idle[0]
 		p.idle = p.idle[1:]
 		p.ending.Go(func() { p.end(proc) })
 	}
-	return nil, nil
 }
 
 // start starts a process for a job, or for none.
@@ -230,12 +249,12 @@ func (p *Processes) start(ctx context.Context, job *engine.Job) (*process, error
 				p.tools.changed()
 			}
 			if at := proc.current.Load(); at != nil {
-				notify(at.job.Line, method, params)
+				notify(at.line, method, params)
 			}
 		},
 		OnRequest: func(ctx context.Context, method string, params json.RawMessage) session.Answer {
 			if at := proc.current.Load(); at != nil {
-				return ask(ctx, at.over, at.job.Line, method, params)
+				return ask(ctx, at.over, at.line, method, params)
 			}
 			return session.Refuse(ctx, method, params)
 		},
@@ -261,7 +280,7 @@ func (p *Processes) add(proc *process) bool {
 	return !p.closed
 }
 
-// release gives a process back.
+// release gives a process and its slot back.
 func (p *Processes) release(proc *process) {
 	select {
 	case <-proc.session.Done():
@@ -269,12 +288,19 @@ func (p *Processes) release(proc *process) {
 		return
 	default:
 	}
+	p.keep(proc, 1)
+	p.slots.give() // after keep: whoever gets it finds the process
+}
+
+// keep makes a process idle, if there is room for it once so many slots are given back.
+func (p *Processes) keep(proc *process, slots int) {
 	p.mu.Lock()
-	if !p.closed {
-		p.idle = append(p.idle, proc)
+	defer p.mu.Unlock()
+	if p.closed {
+		return
 	}
-	p.mu.Unlock()
-	<-p.slots
+	p.idle = append(p.idle, proc)
+	p.trim(p.slots.spare() + slots)
 }
 
 // discard ends a process; its slot is free when it is gone.
@@ -282,12 +308,12 @@ func (p *Processes) discard(proc *process) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed { // Close does it
-		<-p.slots
+		p.slots.give()
 		return
 	}
 	p.ending.Go(func() {
 		p.end(proc)
-		<-p.slots
+		p.slots.give()
 	})
 }
 
