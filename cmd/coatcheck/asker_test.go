@@ -105,12 +105,12 @@ func TestRefused(t *testing.T) {
 		{protocol.MethodCreateMessage, `{}`, protocol.CodeMethodNotFound},
 		{protocol.MethodListRoots, `{}`, protocol.CodeMethodNotFound},
 	} {
-		_, err := a.requested(t.Context(), c.method, json.RawMessage(c.params))
+		_, err := a.requested(t.Context(), c.method, json.RawMessage(c.params))()
 		if err == nil || err.Code != c.code {
 			t.Errorf("%s %s: %v, want code %d", c.method, c.params, err, c.code)
 		}
 	}
-	if result, err := a.requested(t.Context(), protocol.MethodPing, nil); err != nil || string(result) != "{}" {
+	if result, err := a.requested(t.Context(), protocol.MethodPing, nil)(); err != nil || string(result) != "{}" {
 		t.Errorf("ping: %s, %v", result, err)
 	}
 }

@@ -251,6 +251,32 @@ func TestProcessKnowsItsClient(t *testing.T) {
 	})
 }
 
+// SEC-1: what a call leaves behind in a process is heard by nobody else, as the process is not
+// used for anybody else: by principal, or by session where there is none.
+func TestProcessKnowsWhoseItIs(t *testing.T) {
+	p := newProcesses(t, 4)
+	pid := func(principal task.Principal, session string) string {
+		job, _ := newJob("pid")
+		job.Ref.Principal = principal
+		job.Caller = &engine.Caller{Principal: principal, Session: session}
+		outcome, err := p.Run(t.Context(), job)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return textOf(outcome.Result)
+	}
+	whose := map[string]string{}
+	for who, got := range map[string]string{"alice": pid("alice", "1"), "bob": pid("bob", "1"), "session 1": pid("", "1"), "session 2": pid("", "2")} {
+		if other := whose[got]; other != "" {
+			t.Errorf("%s and %s have one process", who, other)
+		}
+		whose[got] = who
+	}
+	if whose[pid("alice", "2")] != "alice" || whose[pid("", "2")] != "session 2" {
+		t.Error("a process is not used again")
+	}
+}
+
 func TestMalformedParams(t *testing.T) {
 	for _, way := range runners {
 		t.Run(way.name, func(t *testing.T) {
