@@ -43,8 +43,7 @@ func (t *transport) Connect(ctx context.Context) (mcp.Connection, error) {
 		Connection: inner,
 		receiver:   t.receiver,
 		from: receiver.Requestor{
-			Caller:     engine.Caller{Principal: t.opts.Principal, Session: rand.Text()},
-			Identified: true,
+			Caller:     engine.Caller{Principal: t.opts.Principal, Session: rand.Text(), Identified: true},
 			Connection: true,
 		},
 		rewrites: map[jsonrpc.ID]func(json.RawMessage) json.RawMessage{},
