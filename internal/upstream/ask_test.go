@@ -52,7 +52,7 @@ func TestForgottenQuestion(t *testing.T) {
 		job, _ := newJob(tool)
 		line := newAsked()
 		job.Line = line
-		job.Caller = &engine.Caller{Initialize: []byte(`{"capabilities":{"elicitation":{},"roots":{}}}`)}
+		job.Caller = &engine.Caller{Identified: true, Initialize: []byte(`{"capabilities":{"elicitation":{},"roots":{}}}`)}
 		outcome, err := p.Run(t.Context(), job)
 		if err != nil || outcome.Error != nil {
 			t.Fatalf("%s: %s, %v", tool, outcome.Error, err)
@@ -79,7 +79,7 @@ func TestProcessThatAskedIsKept(t *testing.T) {
 		job.Line.(*line).answer = func(string, json.RawMessage) (task.Outcome, error) {
 			return task.Outcome{Result: json.RawMessage(`{"action":"decline"}`)}, nil
 		}
-		job.Caller = &engine.Caller{Initialize: []byte(`{"capabilities":{"elicitation":{}}}`)}
+		job.Caller = &engine.Caller{Identified: true, Initialize: []byte(`{"capabilities":{"elicitation":{}}}`)}
 		if outcome, err := p.Run(t.Context(), job); err != nil || textOf(outcome.Result) != "decline" {
 			t.Fatalf("%s %s, %v", outcome.Result, outcome.Error, err)
 		}

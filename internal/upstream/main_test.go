@@ -157,7 +157,8 @@ func newServer(events chan<- string) *mcp.Server {
 func newJob(tool string) (*engine.Job, <-chan string) {
 	progress := make(chan string, 100)
 	return &engine.Job{
-		Ref: task.Ref{ID: "T"},
+		Ref:    task.Ref{ID: "T"},
+		Caller: &engine.Caller{Identified: true},
 		Request: task.Request{
 			Method: protocol.MethodToolsCall,
 			Params: json.RawMessage(`{"name":"` + tool + `","arguments":{},"_meta":{"progressToken":"p"}}`),

@@ -52,7 +52,7 @@ type process struct {
 // behind in a process may still ask and tell when the call is over: nobody else may hear that.
 type client struct {
 	principal    task.Principal
-	session      string // if there is no principal
+	session      string // if the principal does not tell requestors apart
 	capabilities string // the tools may depend on these
 	logLevel     string
 }
@@ -61,11 +61,17 @@ func clientOf(job *engine.Job) client {
 	c := client{principal: job.Ref.Principal, capabilities: string(job.Caller.Capabilities())}
 	if job.Caller != nil {
 		c.logLevel = job.Caller.LogLevel
-		if c.principal == "" {
+		if !job.Caller.Identified {
 			c.session = job.Caller.Session
 		}
 	}
 	return c
+}
+
+// isStranger reports whether nothing tells a job's requestor from others: whoever comes next
+// would get its process.
+func isStranger(job *engine.Job) bool {
+	return job.Caller == nil || !job.Caller.Identified && job.Caller.Session == ""
 }
 
 // use is what a process is used for.
@@ -129,7 +135,7 @@ func (p *Processes) attempt(ctx context.Context, r *run) (task.Outcome, error) {
 	proc.current.Store(nil)
 	asking := proc.session.Asked() // what has taken current is counted by now
 	close(over)
-	if ctx.Err() != nil || asking {
+	if ctx.Err() != nil || asking || isStranger(r.job) {
 		p.discard(proc) // it may still be at it, and does not say when it is done
 	} else {
 		p.release(proc)
@@ -214,8 +220,12 @@ func (p *Processes) nextIdle(job *engine.Job) (*process, error) {
 	if p.closed {
 		return nil, session.ErrClosed
 	}
+	var wanted client
+	if job != nil {
+		wanted = clientOf(job)
+	}
 	for i, proc := range slices.Backward(p.idle) {
-		if job == nil || proc.client == clientOf(job) {
+		if job == nil || proc.client == wanted {
 			p.idle = slices.Delete(p.idle, i, i+1)
 			return proc, nil
 		}

@@ -68,6 +68,24 @@ func TestSlots(t *testing.T) {
 	})
 }
 
+// occupied has a process run a task until stop is called.
+func occupied(t *testing.T, p *Processes) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	job, progress := newJob("wait")
+	ended := make(chan error)
+	go func() {
+		_, err := p.Run(ctx, job)
+		ended <- err
+	}()
+	<-progress
+	return func() {
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	}
+}
+
 // slowAnswers is a requestor that takes its time to answer.
 type slowAnswers struct {
 	engine.Line
@@ -82,7 +100,7 @@ func (l slowAnswers) Ask(_ string, _ json.RawMessage, reply func(task.Outcome)) 
 // A task that waits for input holds nobody up, and goes on beside others.
 func TestWaitingTaskStepsAside(t *testing.T) {
 	p := newProcesses(t, 1)
-	caller := &engine.Caller{Initialize: []byte(`{"capabilities":{"elicitation":{}}}`)}
+	caller := &engine.Caller{Identified: true, Initialize: []byte(`{"capabilities":{"elicitation":{}}}`)}
 	replies := make(chan func(task.Outcome))
 	outcomes := make(chan string)
 	start := func() func(task.Outcome) {
@@ -100,24 +118,14 @@ func TestWaitingTaskStepsAside(t *testing.T) {
 	first, second := start(), start()
 	mustRun(t, p, "echo")
 
-	ctx, cancel := context.WithCancel(t.Context())
-	job, progress := newJob("wait")
-	ended := make(chan error)
-	go func() {
-		_, err := p.Run(ctx, job)
-		ended <- err
-	}()
-	<-progress
+	stop := occupied(t, p)
 	for _, reply := range []func(task.Outcome){second, first} {
 		reply(task.Outcome{Result: json.RawMessage(`{"action":"decline"}`)})
 		if got := <-outcomes; got != "decline" {
 			t.Error(got)
 		}
 	}
-	cancel()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	stop()
 	mustRun(t, p, "echo")
 	eventually(t, "no process beyond the limit, and no slot held", func() bool {
 		p.mu.Lock()
@@ -129,14 +137,7 @@ func TestWaitingTaskStepsAside(t *testing.T) {
 // What the tools are waits for no task.
 func TestToolsWaitForNoTask(t *testing.T) {
 	p := newProcesses(t, 1)
-	ctx, cancel := context.WithCancel(t.Context())
-	job, progress := newJob("wait")
-	ended := make(chan error)
-	go func() {
-		_, err := p.Run(ctx, job)
-		ended <- err
-	}()
-	<-progress
+	stop := occupied(t, p)
 	p.tools.changed()
 	for range 2 {
 		if _, err := p.Tools(t.Context()); err != nil {
@@ -151,10 +152,7 @@ func TestToolsWaitForNoTask(t *testing.T) {
 		defer p.mu.Unlock()
 		return len(p.all) == 1 && len(p.idle) == 0
 	})
-	cancel()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	stop()
 }
 
 // An answer that is there before Ask has returned.
