@@ -8,7 +8,7 @@ import (
 	"github.com/coatcheck/coatcheck/protocol"
 )
 
-// asked has an asker requested, and returns what it answers.
+// asked has an asker requested, and returns what it answers once the request has ended.
 func asked(ctx context.Context, t *testing.T, a *asker, message string) <-chan string {
 	t.Helper()
 	replies := make(chan string, 1)
@@ -20,13 +20,14 @@ func asked(ctx context.Context, t *testing.T, a *asker, message string) <-chan s
 		}
 		q = a.enter(q)
 		close(entered)
-		defer a.exit(q)
+		reply := "withdrawn"
 		select {
 		case <-q.answered:
-			replies <- string(q.reply.result)
+			reply = string(q.reply.result)
 		case <-ctx.Done():
-			replies <- "withdrawn"
 		}
+		a.exit(q)
+		replies <- reply
 	}()
 	<-entered
 	return replies
