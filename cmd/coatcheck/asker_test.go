@@ -8,7 +8,7 @@ import (
 	"github.com/coatcheck/coatcheck/protocol"
 )
 
-// asked has an asker requested, and returns what it answers.
+// asked has an asker requested, and returns what it answers once the request has ended.
 func asked(ctx context.Context, t *testing.T, a *asker, message string) <-chan string {
 	t.Helper()
 	replies := make(chan string, 1)
@@ -20,13 +20,14 @@ func asked(ctx context.Context, t *testing.T, a *asker, message string) <-chan s
 		}
 		q = a.enter(q)
 		close(entered)
-		defer a.exit(q)
+		reply := "withdrawn"
 		select {
 		case <-q.answered:
-			replies <- string(q.reply.result)
+			reply = string(q.reply.result)
 		case <-ctx.Done():
-			replies <- "withdrawn"
 		}
+		a.exit(q)
+		replies <- reply
 	}()
 	<-entered
 	return replies
@@ -105,12 +106,12 @@ func TestRefused(t *testing.T) {
 		{protocol.MethodCreateMessage, `{}`, protocol.CodeMethodNotFound},
 		{protocol.MethodListRoots, `{}`, protocol.CodeMethodNotFound},
 	} {
-		_, err := a.requested(t.Context(), c.method, json.RawMessage(c.params))
+		_, err := a.requested(t.Context(), c.method, json.RawMessage(c.params))()
 		if err == nil || err.Code != c.code {
 			t.Errorf("%s %s: %v, want code %d", c.method, c.params, err, c.code)
 		}
 	}
-	if result, err := a.requested(t.Context(), protocol.MethodPing, nil); err != nil || string(result) != "{}" {
+	if result, err := a.requested(t.Context(), protocol.MethodPing, nil)(); err != nil || string(result) != "{}" {
 		t.Errorf("ping: %s, %v", result, err)
 	}
 }

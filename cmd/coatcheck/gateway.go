@@ -37,7 +37,7 @@ type gatewayCmd struct {
 	MaxTTL       time.Duration     `name:"max-ttl" default:"24h" help:"Longest lifetime of a task."`
 	MinRetention *time.Duration    `placeholder:"10m" help:"How long a result is kept after the task ended, at least; at most --max-ttl."`
 	PollInterval time.Duration     `default:"1s" help:"How often requestors are asked to poll."`
-	Processes    int               `default:"4" help:"How many processes of the command run tasks, at most."`
+	Processes    int               `default:"4" help:"How many tasks work at a time, each in a process of the command. Those that wait for input do not count."`
 	SessionIdle  time.Duration     `default:"30m" help:"When an HTTP session without requests ends, and with it its process of the command."`
 	PushInput    bool              `help:"Send a tool's questions to the session that made the task at once, if it has a stream open. Otherwise they wait for its tasks/result."`
 	Status       bool              `name:"status-notifications" negatable:"" default:"true" help:"Notify requestors of each change of a task's status."`

@@ -118,8 +118,9 @@ func (e *Engine) attach(l *live, f *Feed) (written <-chan struct{}) {
 		l.catchUp(f)
 	}
 	l.audience.feeds = append(l.audience.feeds, f)
+	home := e.outlets.at(l.home)
 	for _, q := range l.audience.open {
-		if f.listener.Connection && earlier != nil && q.on == earlier {
+		if f.listener.Connection && home != nil && q.on == home && l.home.session == f.listener.Session {
 			continue // it was pushed on this very connection
 		}
 		e.askOn(q, f)

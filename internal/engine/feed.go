@@ -103,12 +103,12 @@ func (f *Feed) push(ev Event) {
 	f.signal()
 }
 
-// makeRoom drops what can be missed: log messages first, then progress.
+// makeRoom drops what can be missed: log messages and changes of status first, then progress.
 func (f *Feed) makeRoom(bytes int) {
 	for len(f.queue) > 0 && (len(f.queue) >= maxQueue || f.bytes+bytes > maxBytes) {
-		i := slices.IndexFunc(f.queue, func(it item) bool { return it.said() && !it.progress })
+		i := slices.IndexFunc(f.queue, func(it item) bool { return it.told() && !it.progress })
 		if i < 0 {
-			i = slices.IndexFunc(f.queue, item.said)
+			i = slices.IndexFunc(f.queue, item.told)
 		}
 		if i < 0 {
 			return
@@ -117,10 +117,11 @@ func (f *Feed) makeRoom(bytes int) {
 	}
 }
 
+// told reports whether an item only tells something: nothing is asked or taken back.
+func (it item) told() bool { return it.Ask == "" && it.Method != protocol.MethodCancelled }
+
 // said reports whether an item is what a task says of itself: progress, a log message.
-func (it item) said() bool {
-	return it.Ask == "" && it.State == nil && it.Method != protocol.MethodCancelled
-}
+func (it item) said() bool { return it.told() && it.State == nil }
 
 func (f *Feed) remove(i int) {
 	f.bytes -= len(f.queue[i].Params)

@@ -2,7 +2,10 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"time"
+
+	"github.com/coatcheck/coatcheck/protocol"
 )
 
 // Outlet is an open stream of a session.
@@ -21,7 +24,7 @@ func (e *Engine) Outlet(l Listener) *Outlet {
 	e.outlets.add(o.feed)
 	for _, l := range e.runningFor(home) {
 		l.audience.mu.Lock()
-		if before == nil && e.spokenOn(l, home.session) == o.feed {
+		if e.spokenOn(l, home.session) == o.feed {
 			l.catchUp(o.feed)
 		}
 		e.offerAgain(l, nil)
@@ -64,8 +67,9 @@ func (o *Outlet) Next(ctx context.Context) (Event, error) {
 	}
 }
 
-// Close takes the stream from those that are told things. What was to be said on it, and
-// questions that were out, go to another.
+// Close takes the stream from those that are told things. Questions that were out on it go to
+// another, and so does progress that was not told: as it is now, since another may have been
+// told more meanwhile.
 func (o *Outlet) Close() {
 	e := o.engine
 	home := place{o.feed.listener.Principal, o.feed.listener.Session}
@@ -73,11 +77,9 @@ func (o *Outlet) Close() {
 	unsaid := o.feed.end()
 	for _, l := range e.runningFor(home) {
 		l.audience.mu.Lock()
-		other := e.spokenOn(l, home.session)
-		for _, ev := range unsaid {
-			if ev.Task == l.ref.ID && other != nil && !l.audience.over {
-				other.push(ev)
-			}
+		progress := func(ev Event) bool { return ev.Task == l.ref.ID && ev.Method == protocol.MethodProgress }
+		if other := e.spokenOn(l, home.session); other != nil && slices.ContainsFunc(unsaid, progress) {
+			l.catchUp(other)
 		}
 		e.offerAgain(l, o.feed)
 		l.audience.mu.Unlock()

@@ -261,4 +261,29 @@ func TestFeedIsBoundedInBytes(t *testing.T) {
 	if f.bytes != 0 {
 		t.Errorf("%d bytes wait in an empty queue", f.bytes)
 	}
+	for range 3 * maxQueue { // NOT-1: a change of status can be missed
+		f.push(Event{Task: "a", Method: protocol.MethodTasksStatus, State: &task.Task{}})
+	}
+	if len(f.queue) > maxQueue {
+		t.Errorf("%d changes of status wait", len(f.queue))
+	}
+}
+
+// PROG-1: a stream that another took the place of leaves it no older progress when it ends.
+func TestReplacedStreamEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, job := begun(t, &alice, Options{NoStatusNotifications: true})
+		stuck := e.Outlet(ofAlice)
+		job.Report(1, 0, "one")
+		o := e.Outlet(ofAlice)
+		defer o.Close()
+		job.Report(5, 0, "five")
+		if ev := next(t, o.Next); !strings.Contains(string(ev.Params), "five") {
+			t.Errorf("got %s", ev.Params)
+		}
+		stuck.Close()
+		if got := string(next(t, o.Next).Params); !strings.Contains(got, "five") { // once more, to be sure
+			t.Errorf("got %s after five", got)
+		}
+	})
 }

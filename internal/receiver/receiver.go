@@ -52,12 +52,9 @@ func New(opts Options) *Receiver {
 	return r
 }
 
-// Requestor is who sent a message.
+// Requestor is who sent a message. One that is not Identified has no tasks/list (SEC-4).
 type Requestor struct {
 	engine.Caller
-	// Identified says that the principal tells this requestor from all others. Without it
-	// tasks/list does not exist (SEC-4).
-	Identified bool
 	// Connection says that all streams of the session are one connection, as over stdio.
 	Connection bool
 }

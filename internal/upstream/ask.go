@@ -11,27 +11,33 @@ import (
 	"github.com/coatcheck/coatcheck/task"
 )
 
-// ask puts a request of the server to a task's requestor, and waits for the answer.
-func ask(ctx context.Context, line engine.Line, method string, params json.RawMessage) (json.RawMessage, *protocol.Error) {
+// ask puts a request of the server to a task's requestor. It is withdrawn when ctx ends, and
+// when the task is over.
+func ask(ctx context.Context, over <-chan struct{}, line engine.Line, method string, params json.RawMessage) session.Answer {
 	if line == nil || method == protocol.MethodPing {
 		return session.Refuse(ctx, method, params)
 	}
 	switch method {
 	case protocol.MethodTasksGet, protocol.MethodTasksCancel, protocol.MethodTasksList: // of a task that the client runs for it
-		answer, err := line.Call(ctx, method, params)
-		return answeredBy(answer, err)
+		return func() (json.RawMessage, *protocol.Error) {
+			answer, err := line.Call(ctx, method, params)
+			return answeredBy(answer, err)
+		}
 	}
 	answers := make(chan task.Outcome, 1)
 	withdraw, err := line.Ask(method, params, func(answer task.Outcome) { answers <- answer })
 	if err != nil {
-		return nil, refused(err)
+		return session.Answered(nil, refused(err))
 	}
-	select {
-	case answer := <-answers:
-		return answeredBy(answer, nil)
-	case <-ctx.Done():
+	return func() (json.RawMessage, *protocol.Error) {
+		select {
+		case answer := <-answers:
+			return answeredBy(answer, nil)
+		case <-over:
+		case <-ctx.Done():
+		}
 		withdraw()
-		return answeredBy(task.Outcome{}, ctx.Err())
+		return answeredBy(task.Outcome{}, context.Canceled)
 	}
 }
 

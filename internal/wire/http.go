@@ -244,12 +244,11 @@ func (h *handler) requestor(req *http.Request, s *session) *receiver.Requestor {
 	principal, identified := h.opts.Principal(req)
 	from := &receiver.Requestor{
 		Caller: engine.Caller{
-			Principal: principal,
+			Principal: principal, Identified: identified,
 			TokenInfo: auth.TokenInfoFromContext(req.Context()),
 			Header:    req.Header,
 			Session:   header(req, sessionHeader),
 		},
-		Identified: identified,
 	}
 	if s != nil {
 		from.Initialize = s.initialize

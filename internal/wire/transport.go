@@ -55,8 +55,9 @@ func (t *transport) Connect(ctx context.Context) (mcp.Connection, error) {
 		receiver:   t.receiver,
 		host:       t.host,
 		from: receiver.Requestor{
-			Caller:     engine.Caller{Principal: t.opts.Principal, Session: cmp.Or(t.opts.Session, rand.Text())},
-			Identified: true,
+			Caller: engine.Caller{
+				Principal: t.opts.Principal, Session: cmp.Or(t.opts.Session, rand.Text()), Identified: true,
+			},
 			Connection: true,
 		},
 		rewrites: map[jsonrpc.ID]func(json.RawMessage) json.RawMessage{},
