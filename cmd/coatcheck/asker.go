@@ -41,23 +41,25 @@ func (a *asker) peer() peer {
 	return p
 }
 
-// requested answers a request of the server once somebody has.
-func (a *asker) requested(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, *protocol.Error) {
+// requested takes a request of the server, which is answered once somebody has.
+func (a *asker) requested(ctx context.Context, method string, params json.RawMessage) session.Answer {
 	if method != protocol.MethodElicit {
 		return session.Refuse(ctx, method, params)
 	}
 	q, refused := parseQuestion(params)
 	if refused != nil {
 		a.show.line("The server asks for something that cannot be asked here: %s", brief(refused.Message))
-		return nil, refused
+		return session.Answered(nil, refused)
 	}
 	q = a.enter(q)
-	defer a.exit(q)
-	select {
-	case <-q.answered:
-		return q.reply.result, nil
-	case <-ctx.Done():
-		return nil, protocol.Errorf(protocol.CodeRequestCancelled, "the question was withdrawn")
+	return func() (json.RawMessage, *protocol.Error) {
+		defer a.exit(q)
+		select {
+		case <-q.answered:
+			return q.reply.result, nil
+		case <-ctx.Done():
+			return nil, protocol.Errorf(protocol.CodeRequestCancelled, "the question was withdrawn")
+		}
 	}
 }
 
@@ -70,6 +72,7 @@ func (a *asker) enter(q *question) *question {
 	for _, before := range a.open {
 		if before.streams < q.streams && bytes.Equal(before.params, q.params) {
 			before.asks++
+			before.streams = q.streams // the next that is equal is another one
 			return before
 		}
 	}

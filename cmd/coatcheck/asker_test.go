@@ -8,7 +8,7 @@ import (
 	"github.com/coatcheck/coatcheck/protocol"
 )
 
-// asked has an asker requested, and returns what it answers.
+// asked has an asker requested, and returns what it answers once the request has ended.
 func asked(ctx context.Context, t *testing.T, a *asker, message string) <-chan string {
 	t.Helper()
 	replies := make(chan string, 1)
@@ -20,13 +20,14 @@ func asked(ctx context.Context, t *testing.T, a *asker, message string) <-chan s
 		}
 		q = a.enter(q)
 		close(entered)
-		defer a.exit(q)
+		reply := "withdrawn"
 		select {
 		case <-q.answered:
-			replies <- string(q.reply.result)
+			reply = string(q.reply.result)
 		case <-ctx.Done():
-			replies <- "withdrawn"
 		}
+		a.exit(q)
+		replies <- reply
 	}()
 	<-entered
 	return replies
@@ -105,12 +106,37 @@ func TestRefused(t *testing.T) {
 		{protocol.MethodCreateMessage, `{}`, protocol.CodeMethodNotFound},
 		{protocol.MethodListRoots, `{}`, protocol.CodeMethodNotFound},
 	} {
-		_, err := a.requested(t.Context(), c.method, json.RawMessage(c.params))
+		_, err := a.requested(t.Context(), c.method, json.RawMessage(c.params))()
 		if err == nil || err.Code != c.code {
 			t.Errorf("%s %s: %v, want code %d", c.method, c.params, err, c.code)
 		}
 	}
-	if result, err := a.requested(t.Context(), protocol.MethodPing, nil); err != nil || string(result) != "{}" {
+	if result, err := a.requested(t.Context(), protocol.MethodPing, nil)(); err != nil || string(result) != "{}" {
 		t.Errorf("ping: %s, %v", result, err)
+	}
+}
+
+// Two equal questions that are open when the stream drops are two when they are asked again.
+func TestTwinsAskedAgain(t *testing.T) {
+	show, _ := onScreen(t)
+	a := newAsker(show, newStatus(show))
+	a.opened()
+	dropped, drop := context.WithCancel(t.Context())
+	asked(dropped, t, a, "Delete?")
+	asked(dropped, t, a, "Delete?")
+	q1, q2 := a.next(), a.next()
+	a.opened()
+	first, second := asked(t.Context(), t, a, "Delete?"), asked(t.Context(), t, a, "Delete?")
+	drop()
+	if q := a.next(); q != nil {
+		t.Errorf("%s is asked a third time", q.params)
+	}
+	a.answer(q1, accepted)
+	if got := <-first; got != string(accepted.result) {
+		t.Errorf("the first is answered %s", got)
+	}
+	a.answer(q2, declined)
+	if got := <-second; got != string(declined.result) {
+		t.Errorf("the second is answered %s", got)
 	}
 }

@@ -88,8 +88,8 @@ type peer struct {
 	level string
 	// notified is called with the server's notifications, in order; it must not block.
 	notified func(method string, params json.RawMessage)
-	// requested answers the server's requests.
-	requested func(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, *protocol.Error)
+	// requested takes the server's requests, in order with its notifications; it must not block.
+	requested func(ctx context.Context, method string, params json.RawMessage) session.Answer
 }
 
 // dial connects to a server.
