@@ -61,6 +61,11 @@ func Hosts(initialize json.RawMessage, method string) bool {
 	return declared(protocol.Get(protocol.Get(requests, kind), action))
 }
 
+// HostsAny reports whether a client runs any request as a task.
+func HostsAny(initialize json.RawMessage) bool {
+	return Hosts(initialize, protocol.MethodCreateMessage) || Hosts(initialize, protocol.MethodElicit)
+}
+
 func declared(capability json.RawMessage) bool {
 	return capability != nil && string(capability) != "null"
 }
@@ -83,7 +88,7 @@ func (c *Caller) Capabilities() json.RawMessage {
 	out := json.RawMessage("{}")
 	for _, name := range []string{"elicitation", "sampling", "roots", "tasks"} {
 		value := protocol.Get(declares, name)
-		if !declared(value) {
+		if !declared(value) || name == "tasks" && !HostsAny(c.Initialize) {
 			continue
 		}
 		if name == "roots" {

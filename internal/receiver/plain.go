@@ -17,10 +17,7 @@ type Plain struct{ plain *engine.Plain }
 // Plain opens a plain call; nil if its handler is not here, or the requestor runs no tasks.
 // Done must be called.
 func (r *Receiver) Plain(from *Requestor, m *protocol.Message) *Plain {
-	if !r.asks || m.Method != protocol.MethodToolsCall {
-		return nil
-	}
-	if !engine.Hosts(from.Initialize, protocol.MethodCreateMessage) && !engine.Hosts(from.Initialize, protocol.MethodElicit) {
+	if !r.asks || m.Method != protocol.MethodToolsCall || !engine.HostsAny(from.Initialize) {
 		return nil
 	}
 	return &Plain{r.engine.Plain(from.listener())}
