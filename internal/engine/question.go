@@ -29,9 +29,13 @@ func IsAsk(id string) bool {
 	return ok
 }
 
-// AskedBy returns the id of the task that asked a question under the JSON-RPC id given, or "".
+// AskedBy returns the id of the task that asked a question under the JSON-RPC id given, or ""
+// if none did.
 func AskedBy(id string) string {
 	q, _ := parseAskID(id)
+	if strings.HasPrefix(q.task, plainPrefix) {
+		return ""
+	}
 	return q.task
 }
 

@@ -31,8 +31,14 @@ func (p *Plain) Name(headers http.Header) {
 	}
 }
 
-// PlainID returns what Name wrote, or "".
-func PlainID(headers http.Header) string { return headers.Get(callHeader) }
+// Taken gives the call that headers name to its handler, once, which must Close it; nil if
+// they name none.
+func (r *Receiver) Taken(headers http.Header) *engine.Plain {
+	if id := headers.Get(callHeader); id != "" {
+		return r.engine.TakePlain(id)
+	}
+	return nil
+}
 
 // Speak says that the call has a stream of its own, on which Next is sent.
 func (p *Plain) Speak() { p.plain.Speak() }

@@ -42,6 +42,9 @@ func message(ev engine.Event) Message {
 	case protocol.MethodTasksGet, protocol.MethodTasksResult, protocol.MethodTasksCancel, protocol.MethodTasksList: // REL-2
 		return Message{ID: ev.Ask, Method: ev.Method, Params: ev.Params}
 	}
+	if !ev.OfTask() {
+		return Message{ID: ev.Ask, Method: ev.Method, Params: ev.Params}
+	}
 	marked, err := protocol.SetMeta(ev.Params, protocol.MetaRelatedTask, protocol.RelatedTask(ev.Task))
 	if err != nil { // no params, or none that could carry it
 		marked, _ = protocol.SetMeta([]byte("{}"), protocol.MetaRelatedTask, protocol.RelatedTask(ev.Task))
