@@ -167,8 +167,7 @@ func (e *Engine) Answer(ctx context.Context, p task.Principal, id string, answer
 	}
 	ref := task.Ref{Principal: p, ID: name.task}
 	if name.isCall() {
-		e.answerCall(ref, name, id, answer)
-		return nil, nil
+		return nil, e.answerCall(ref, name, id, answer)
 	}
 	for {
 		l := e.liveTask(ref)

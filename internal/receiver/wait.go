@@ -135,7 +135,11 @@ func (r *Receiver) Accept(ctx context.Context, from *Requestor, id string, answe
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, engine.ErrOver):
+		r.engine.Disown(from.listener(), answer)
+		return nil
 	case errors.Is(err, task.ErrTerminal):
+		r.engine.Disown(from.listener(), answer)
 		return refuse(protocol.CodeInvalidParams, "The answer comes too late: the task is in terminal status '%s': %s", t.Status, t.StatusMessage).Error
 	}
 	return r.failed("answer", err).Error
