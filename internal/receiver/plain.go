@@ -23,6 +23,10 @@ func (r *Receiver) Plain(from *Requestor, m *protocol.Message) *Plain {
 	return &Plain{r.engine.Plain(from.listener())}
 }
 
+// Hears reports whether a notification ends here: what a requestor says of its own tasks is a
+// hint (NOT-2) that the SDK's server has no words for, and refuses.
+func (r *Receiver) Hears(method string) bool { return r.asks && method == protocol.MethodTasksStatus }
+
 // Name has the headers say which call it is. Without a Plain they must say nothing.
 func (p *Plain) Name(headers http.Header) {
 	headers.Del(callHeader)
