@@ -124,11 +124,12 @@ func serverName(transport mcp.Transport, initialized json.RawMessage) string {
 // SDK returns the SDK's session, for everything that is not about tasks.
 func (s *Session) SDK() *mcp.ClientSession { return s.sdk }
 
-// Close ends the session. Whoever waits gets ErrClosed.
+// Close ends the session. Whoever waits gets ErrClosed; the contexts of handlers that are at
+// work on hosted tasks are cancelled, and Close waits for these to return.
 func (s *Session) Close() error {
 	s.stop()
-	err := s.sdk.Close()
 	s.unhost()
+	err := s.sdk.Close()
 	s.conn.end(errors.New("closed"))
 	s.work.Wait()
 	return err

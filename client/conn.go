@@ -47,6 +47,7 @@ func (t *tap) Connect(ctx context.Context) (mcp.Connection, error) {
 		hosted:     map[jsonrpc.ID]*hosted{},
 		arrived:    make(chan jsonrpc.Message),
 		injected:   make(chan jsonrpc.Message),
+		leaving:    make(chan struct{}),
 		ended:      make(chan struct{}),
 	}
 	if t.onConnect != nil {
@@ -71,6 +72,7 @@ type conn struct {
 
 	arrived  chan jsonrpc.Message // from the server, for the SDK
 	injected chan jsonrpc.Message // from here, for the SDK
+	leaving  chan struct{}        // closed when hosted tasks are to end here
 
 	once  sync.Once
 	cause error         // as the transport said it; set before ended is closed

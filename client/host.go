@@ -118,9 +118,13 @@ func (r *hostedRuns) enter(session string, c *conn) {
 	r.sessions[session] = c
 }
 
+// leave ends the runs of a session, and begins no more.
 func (r *hostedRuns) leave(session string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if c := r.sessions[session]; c != nil {
+		close(c.leaving)
+	}
 	delete(r.sessions, session)
 }
 

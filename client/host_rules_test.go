@@ -334,13 +334,16 @@ func hostForeign(s *stage) {
 // The tasks belong to the server, not to the session; but a handler that is still at work
 // ends with the session it was asked in.
 func hostOtherSession(s *stage) {
-	defer close(s.release)
 	first, leave := s.connect("s")
 	plain := first.must(protocol.MethodCreateMessage, sampling("hello", ""))
 	done := first.create("hello", "")
 	first.until(done.TaskID, "completed")
 	running := first.create("wait", "")
 	<-s.meta
+	go func() {
+		<-s.stopped
+		close(s.release)
+	}()
 	leave()
 	second, _ := s.connect("s")
 	s.sameResult(second.must("tasks/result", ref(done.TaskID)), plain, done.TaskID)

@@ -22,11 +22,6 @@ func (c *conn) run(ctx context.Context, job *engine.Job) (task.Outcome, error) {
 	id, err := jsonrpc.MakeID(idPrefix + "run-" + strconv.Itoa(c.lastID))
 	c.hosted[id] = h
 	c.mu.Unlock()
-	defer func() {
-		c.mu.Lock()
-		delete(c.hosted, id)
-		c.mu.Unlock()
-	}()
 	if err != nil {
 		return task.Outcome{}, err
 	}
@@ -36,6 +31,9 @@ func (c *conn) run(ctx context.Context, job *engine.Job) (task.Outcome, error) {
 		params = marked
 	}
 	if !c.inject(ctx, &jsonrpc.Request{ID: id, Method: job.Request.Method, Params: params}) {
+		c.mu.Lock()
+		delete(c.hosted, id)
+		c.mu.Unlock()
 		return task.Outcome{}, c.gone(ctx)
 	}
 	select {
@@ -46,11 +44,23 @@ func (c *conn) run(ctx context.Context, job *engine.Job) (task.Outcome, error) {
 		return task.Outcome{Result: resp.Result}, nil
 	case <-c.ended:
 		return task.Outcome{}, c.gone(ctx)
+	case <-c.leaving:
+		c.giveUp(ctx, id, h, ErrClosed)
+		return task.Outcome{}, c.gone(ctx)
 	case <-ctx.Done(): // CAN-2
-		cancelled := protocol.Marshal(map[string]any{"requestId": id.Raw(), "reason": context.Cause(ctx).Error()})
-		c.inject(context.WithoutCancel(ctx), &jsonrpc.Request{Method: protocol.MethodCancelled, Params: cancelled})
+		c.giveUp(ctx, id, h, context.Cause(ctx))
 		return task.Outcome{}, ctx.Err()
 	}
+}
+
+// giveUp cancels the handler's context. Until the handler returns, nothing that it says is
+// passed on (PROG-1).
+func (c *conn) giveUp(ctx context.Context, id jsonrpc.ID, h *hosted, why error) {
+	c.mu.Lock()
+	h.over = true
+	c.mu.Unlock()
+	cancelled := protocol.Marshal(map[string]any{"requestId": id.Raw(), "reason": why.Error()})
+	c.inject(context.WithoutCancel(ctx), &jsonrpc.Request{Method: protocol.MethodCancelled, Params: cancelled})
 }
 
 func (c *conn) gone(ctx context.Context) error {
@@ -65,6 +75,7 @@ type hosted struct {
 	answer chan<- *jsonrpc.Response
 	line   engine.Line
 	token  string // its progress token, as JSON; "" if there is none
+	over   bool   // given up
 }
 
 // inject puts a message before the SDK as if the server had sent it.
@@ -97,7 +108,9 @@ func (c *conn) outOfHosted(msg jsonrpc.Message) bool {
 		token := string(protocol.Get(m.Params, "progressToken"))
 		for _, h := range c.hosted {
 			if h.token != "" && h.token == token {
-				go h.line.Notify(m.Method, m.Params)
+				if !h.over {
+					go h.line.Notify(m.Method, m.Params)
+				}
 				return true
 			}
 		}

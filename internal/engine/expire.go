@@ -22,19 +22,22 @@ func (e *Engine) janitor() {
 		case <-timer.C:
 		case <-e.poke:
 		}
-		if err := e.expire(e.ctx); err != nil && e.ctx.Err() == nil {
+		looked, err := e.expire(e.ctx)
+		if err != nil && e.ctx.Err() == nil {
 			e.opts.Logger.Error("removing expired tasks failed", "error", err)
 		}
-		timer.Reset(e.untilNextDue(e.ctx))
+		timer.Reset(e.untilNextDue(e.ctx, looked))
 	}
 }
 
-func (e *Engine) untilNextDue(ctx context.Context) time.Duration {
+// untilNextDue returns how long there is nothing to expire. What was due when the janitor last
+// looked is not counted: it is another process's.
+func (e *Engine) untilNextDue(ctx context.Context, looked time.Time) time.Duration {
 	now := e.now()
 	wait := sweep
 	// From here on a shorter-lived new task pokes; one stored before is seen by NextDue.
 	e.nextDue.Store(now.Add(sweep).UnixMilli())
-	if at, ok, err := e.store.NextDue(ctx, now); err == nil && ok && at.Sub(now) < sweep {
+	if at, ok, err := e.store.NextDue(ctx, looked); err == nil && ok && at.Sub(now) < sweep {
 		wait = at.Sub(now)
 		e.nextDue.Store(at.UnixMilli())
 	}
@@ -52,13 +55,13 @@ func (e *Engine) expectExpiry(t *task.Task) {
 }
 
 // expire ends what is due: waiters are answered, work is stopped, then the tasks go
-// (requirements C.4).
-func (e *Engine) expire(ctx context.Context) error {
+// (requirements C.4). It returns the time up to which it did so.
+func (e *Engine) expire(ctx context.Context) (now time.Time, err error) {
 	for {
-		now := e.now()
+		now = e.now()
 		due, err := e.store.Due(ctx, now, e.owner, 256)
 		if err != nil {
-			return err
+			return now, err
 		}
 		refs := make([]task.Ref, 0, len(due))
 		for _, t := range due {
@@ -69,11 +72,11 @@ func (e *Engine) expire(ctx context.Context) error {
 			refs = append(refs, t.Ref)
 		}
 		if err := e.store.Expire(ctx, now, refs, now.Add(e.opts.Remember)); err != nil {
-			return err
+			return now, err
 		}
 		e.wakeWatchers()
 		if len(due) < 256 {
-			return nil
+			return now, nil
 		}
 	}
 }
