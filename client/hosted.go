@@ -106,14 +106,18 @@ func (c *conn) outOfHosted(msg jsonrpc.Message) bool {
 			return false
 		}
 		token := string(protocol.Get(m.Params, "progressToken"))
+		over := false
 		for _, h := range c.hosted {
-			if h.token != "" && h.token == token {
-				if !h.over {
-					go h.line.Notify(m.Method, m.Params)
-				}
+			switch {
+			case h.token == "" || h.token != token:
+			case h.over:
+				over = true
+			default:
+				go h.line.Notify(m.Method, m.Params)
 				return true
 			}
 		}
+		return over
 	}
 	return false
 }

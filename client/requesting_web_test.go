@@ -26,7 +26,8 @@ import (
 type web struct {
 	*requesting
 	sdk  http.Handler
-	held chan struct{} // received from once a call of hold is there, and again to let it go
+	over context.Context // done once the test is
+	held chan struct{}   // received from once a call of hold is there, and again to let it go
 
 	mu        sync.Mutex
 	ctx       context.Context // of what is sent
@@ -62,7 +63,10 @@ func overWeb(t *testing.T) *web {
 	w.say = w.send
 	w.sdk = mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
 	listener := httptest.NewServer(w)
+	over, end := context.WithCancel(context.Background())
+	w.over = over
 	t.Cleanup(func() {
+		end() // of requests that are never answered, since they were cancelled
 		listener.CloseClientConnections()
 		listener.Close()
 		for session := range server.Sessions() {
@@ -109,6 +113,9 @@ func (w *web) send(id, method string, params json.RawMessage) error {
 	}
 	go func() {
 		// That it is not answered shows where the answer is waited for.
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(w.over, cancel)()
 		_ = w.session.Ping(ctx, &mcp.PingParams{Meta: mcp.Meta{"progressToken": stands}})
 	}()
 	return nil
