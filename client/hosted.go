@@ -39,7 +39,7 @@ func (c *conn) run(ctx context.Context, job *engine.Job) (task.Outcome, error) {
 	select {
 	case resp := <-answer:
 		if resp.Error != nil {
-			return task.Outcome{Error: errorObject(resp.Error)}, nil
+			return task.Outcome{Error: errorObject(resp.Error)}, nil //nolint:nilerr // it is the outcome
 		}
 		return task.Outcome{Result: resp.Result}, nil
 	case <-c.ended:

@@ -23,40 +23,33 @@ import (
 // patience bounds what a test waits for. It is generous because a slow machine is no failure.
 const patience = 60 * time.Second
 
-// requesting is a server that asks its client, at the level of raw messages.
+// requesting is a requestor at the level of raw messages: a server that asks its client, or a
+// client that calls a server.
 type requesting struct {
 	t *testing.T
-	// say sends a request to the client, or a notification if id is "".
+	// method and params make a request for the model, with more members of the params.
+	method string
+	params func(text, more string) string
+	// say sends a request to the receiver, or a notification if id is "".
 	say func(id, method string, params json.RawMessage) error
-	// transport is the client's.
+	// transport is the client's, of a server.
 	transport mcp.Transport
 	// connected, if set, is called once the client is, and returns what is to be called before
 	// it leaves.
 	connected func(s *client.Session) (leave func())
 
-	mu          sync.Mutex
-	lastID      int
-	waiting     map[string]chan *protocol.Message
-	initialized json.RawMessage        // params of the client's initialize request
-	told        chan *protocol.Message // the client's notifications
-}
-
-// ways are how a requesting server and its client are connected.
-var ways = map[string]func(t *testing.T) *requesting{
-	"stdio": overPipes,
-	"http":  func(t *testing.T) *requesting { return overWeb(t).requesting },
-	"http, on a call's stream": func(t *testing.T) *requesting {
-		w := overWeb(t)
-		w.connected = w.hold
-		return w.requesting
-	},
+	mu       sync.Mutex
+	lastID   int
+	waiting  map[string]chan *protocol.Message
+	declared json.RawMessage        // what the receiver declares of tasks
+	told     chan *protocol.Message // the receiver's notifications
 }
 
 func newRequesting(t *testing.T) *requesting {
 	return &requesting{t: t, waiting: map[string]chan *protocol.Message{}, told: make(chan *protocol.Message, 1000)}
 }
 
-// heard takes a message of the client's. It returns the id, if that was the answer to a
+// heard takes a message of the receiver's. It returns the id, if that was the answer to a
 // request of ours.
 func (r *requesting) heard(m *protocol.Message) (id string, answer bool) {
 	switch {
@@ -73,7 +66,7 @@ func (r *requesting) heard(m *protocol.Message) (id string, answer bool) {
 	case m.Method == "initialize":
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.initialized = bytes.Clone(m.Params)
+		r.declared = bytes.Clone(protocol.Get(protocol.Get(m.Params, "capabilities"), "tasks"))
 	case !m.IsCall():
 		select {
 		case r.told <- m:
@@ -84,7 +77,7 @@ func (r *requesting) heard(m *protocol.Message) (id string, answer bool) {
 	return "", false
 }
 
-// begin asks the client and returns the request's id and where its answer will come.
+// begin asks the receiver and returns the request's id and where its answer will come.
 func (r *requesting) begin(method, params string) (id string, answer <-chan *protocol.Message) {
 	r.t.Helper()
 	answers := make(chan *protocol.Message, 1)
@@ -99,7 +92,7 @@ func (r *requesting) begin(method, params string) (id string, answer <-chan *pro
 	return id, answers
 }
 
-// call asks the client; the error is a *jsonrpc.Error.
+// call asks the receiver; the error is a *jsonrpc.Error.
 func (r *requesting) call(method, params string) (json.RawMessage, error) {
 	r.t.Helper()
 	_, answer := r.begin(method, params)
@@ -154,7 +147,7 @@ func (r *requesting) create(text, more string) protocol.Task {
 	if !strings.Contains(more, `"task"`) {
 		more += `,"task":{}`
 	}
-	return r.created(r.must(protocol.MethodCreateMessage, sampling(text, more)))
+	return r.created(r.must(r.method, r.params(text, more)))
 }
 
 // created checks a CreateTaskResult and returns its task.
@@ -165,7 +158,7 @@ func (r *requesting) created(result json.RawMessage) protocol.Task {
 		r.t.Fatalf("created %s", result)
 	}
 	task := r.task(raw)
-	if string(task.Status) != "working" || related(result) != task.TaskID { // CRE-3, REL-1
+	if task.Status != "working" || related(result) != task.TaskID { // CRE-3, REL-1
 		r.t.Errorf("created %s", result)
 	}
 	return task

@@ -92,7 +92,7 @@ func (w *web) hold(s *client.Session) (leave func()) {
 func (w *web) sendWith(ctx context.Context) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.ctx = ctx //nolint:fatcontext // the one that says which stream a message goes on
+	w.ctx = ctx
 }
 
 func (w *web) send(id, method string, params json.RawMessage) error {

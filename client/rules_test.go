@@ -12,36 +12,43 @@ import (
 )
 
 // CAP-1, CAP-2, TOOL-3
-func hostDeclares(s *stage) {
+func ruleDeclares(s *stage) {
 	r, _ := s.connect("s")
-	tasks := protocol.Get(protocol.Get(r.initialized, "capabilities"), "tasks")
-	if want := `{"list":{},"cancel":{},"requests":{"sampling":{"createMessage":{}},"elicitation":{"create":{}}}}`; string(tasks) != want {
-		s.Errorf("declared %s", tasks)
+	if string(r.declared) != s.from.declares {
+		s.Errorf("declared %s", r.declared)
 	}
-	if result := r.must(protocol.MethodCreateMessage, sampling("plain", "")); !strings.Contains(string(result), "plain!") || related(result) != "" {
-		s.Errorf("plain: %s", result)
-	}
-	if result := r.must(protocol.MethodElicit, "{"+asking+"}"); !strings.Contains(string(result), `"action":"accept"`) {
+	if result := r.must(r.method, r.params("plain", "")); !strings.Contains(string(result), "plain!") || related(result) != "" {
 		s.Errorf("plain: %s", result)
 	}
 }
 
 // CAP-2, CAP-5: what is not declared is run plainly.
-func hostOfSampling(s *stage) {
+func ruleUndeclared(s *stage) {
 	r, _ := s.connect("s")
-	requests := protocol.Get(protocol.Get(protocol.Get(r.initialized, "capabilities"), "tasks"), "requests")
-	if want := `{"sampling":{"createMessage":{}}}`; string(requests) != want {
-		s.Errorf("declared %s", requests)
+	if want := `{"sampling":{"createMessage":{}}}`; string(protocol.Get(r.declared, "requests")) != want {
+		s.Errorf("declared %s", r.declared)
 	}
 	if result := r.must(protocol.MethodElicit, `{`+asking+`,"task":{}}`); protocol.Get(result, "action") == nil || protocol.Get(result, "task") != nil {
 		s.Errorf("got %s", result)
 	}
 }
 
-// CAP-6: a client that insists on tasks refuses a plain request.
-func hostInsists(s *stage) {
+// CRE-1, CRE-2, RES-1: an elicitation is a task like any other.
+func ruleElicitation(s *stage) {
 	r, _ := s.connect("s")
-	r.wantError(-32600, "as a task", protocol.MethodCreateMessage, sampling("x", ""))
+	if result := r.must(protocol.MethodElicit, "{"+asking+"}"); !strings.Contains(string(result), `"action":"accept"`) {
+		s.Errorf("plain: %s", result)
+	}
+	question := r.created(r.must(protocol.MethodElicit, `{`+asking+`,"task":{"ttl":60000}}`))
+	if result := r.must("tasks/result", ref(question.TaskID)); !strings.Contains(string(result), `"action":"accept"`) {
+		s.Errorf("result %s", result)
+	}
+}
+
+// CAP-6, TOOL-4: who insists on tasks refuses a plain request.
+func ruleRequired(s *stage) {
+	r, _ := s.connect("s")
+	r.wantError(s.from.insists, "as a task", r.method, r.params("x", ""))
 	if n := s.asked.Load(); n != 0 {
 		s.Errorf("the handler was called %d times", n)
 	}
@@ -49,7 +56,7 @@ func hostInsists(s *stage) {
 }
 
 // CRE-1, CRE-2, CRE-3, TTL-1, TTL-2, TTL-4
-func hostCreates(s *stage) {
+func ruleCreation(s *stage) {
 	r, _ := s.connect("s")
 	ttl := func(t protocol.Task) time.Duration { return time.Duration(*t.TTL) * time.Millisecond }
 	if task := r.create("wait", `,"task":{"ttl":60000}`); ttl(task) != time.Minute || *task.PollInterval != 700 { // while the handler waits
@@ -60,20 +67,16 @@ func hostCreates(s *stage) {
 			s.Errorf("%s: created %s", asked, task.AppendJSON(nil))
 		}
 	}
-	question := r.created(r.must(protocol.MethodElicit, `{`+asking+`,"task":{"ttl":60000}}`))
-	if result := r.must("tasks/result", ref(question.TaskID)); !strings.Contains(string(result), `"action":"accept"`) {
-		s.Errorf("result %s", result)
-	}
 	for _, bad := range []string{`{"ttl":-1}`, `{"ttl":0}`, `{"ttl":"1"}`, `[]`} { // requirements C.3
-		r.wantError(-32602, "task", protocol.MethodCreateMessage, sampling("x", `,"task":`+bad))
+		r.wantError(-32602, "task", r.method, r.params("x", `,"task":`+bad))
 	}
 	close(s.release)
 }
 
 // RES-1, RES-2, RES-3, RES-4, GET-1, GET-3, REL-3
-func hostResult(s *stage) {
+func ruleResult(s *stage) {
 	r, _ := s.connect("s")
-	plain := r.must(protocol.MethodCreateMessage, sampling("hello", ""))
+	plain := r.must(r.method, r.params("hello", ""))
 	quick := r.create("hello", "")
 	for range 2 {
 		s.sameResult(r.must("tasks/result", ref(quick.TaskID)), plain, quick.TaskID)
@@ -97,7 +100,7 @@ func hostResult(s *stage) {
 		}
 	}
 	close(s.release)
-	want := r.must(protocol.MethodCreateMessage, sampling("wait", ""))
+	want := r.must(r.method, r.params("wait", ""))
 	for _, answer := range waiting {
 		result, err := r.answered(answer)
 		if err != nil {
@@ -123,9 +126,9 @@ func (s *stage) sameResult(got, plain json.RawMessage, id string) {
 }
 
 // EXE-1, EXE-3, RES-1: an error comes back as it was.
-func hostError(s *stage) {
+func ruleError(s *stage) {
 	r, _ := s.connect("s")
-	_, plain := r.call(protocol.MethodCreateMessage, sampling("error", ""))
+	_, plain := r.call(r.method, r.params("error", ""))
 	task := r.create("error", "")
 	_, err := r.call("tasks/result", ref(task.TaskID))
 	want, _ := errors.AsType[*jsonrpc.Error](plain)
@@ -140,9 +143,9 @@ func hostError(s *stage) {
 }
 
 // CAN-1, CAN-2, CAN-3, CAN-4, REL-3, requirements C.2
-func hostCancels(s *stage) {
+func ruleCancel(s *stage) {
 	r, _ := s.connect("s")
-	create, answer := r.begin(protocol.MethodCreateMessage, sampling("wait", `,"task":{},"_meta":{"progressToken":"p"}`))
+	create, answer := r.begin(r.method, r.params("wait", `,"task":{},"_meta":{"progressToken":"p"}`))
 	created, err := r.answered(answer)
 	if err != nil {
 		s.Fatal(err)
@@ -180,7 +183,7 @@ func hostCancels(s *stage) {
 }
 
 // TTL-3: a task whose lifetime is over ends its handler and all waiting.
-func hostExpires(s *stage) {
+func ruleExpiry(s *stage) {
 	r, _ := s.connect("s")
 	done := r.create("hello", `,"task":{"ttl":1000}`)
 	running := r.create("wait", `,"task":{"ttl":1000}`)
@@ -208,10 +211,10 @@ func hostExpires(s *stage) {
 }
 
 // PROG-1, REL-1, REL-4
-func hostProgress(s *stage) {
+func ruleProgress(s *stage) {
 	r, _ := s.connect("s")
 	task := r.create("wait", `,"_meta":{"progressToken":"p"}`)
-	if meta := protocol.Marshal(<-s.meta); string(protocol.Get(meta, protocol.MetaRelatedTask)) != ref(task.TaskID) {
+	if meta := protocol.Marshal(<-s.meta); s.from == toClient && string(protocol.Get(meta, protocol.MetaRelatedTask)) != ref(task.TaskID) {
 		s.Errorf("the handler was asked with %s", meta)
 	}
 	speak := <-s.speak
@@ -227,7 +230,7 @@ func hostProgress(s *stage) {
 }
 
 // NOT-1, NOT-3
-func hostTellsStatus(s *stage) {
+func ruleStatus(s *stage) {
 	r, _ := s.connect("s")
 	task := r.create("wait", "")
 	close(s.release)
@@ -245,7 +248,7 @@ func hostTellsStatus(s *stage) {
 }
 
 // NOT-1: it may, and here does not.
-func hostTellsNoStatus(s *stage) {
+func ruleNoStatus(s *stage) {
 	r, _ := s.connect("s")
 	r.until(r.create("hello", "").TaskID, "completed")
 	r.create("wait", `,"_meta":{"progressToken":"p"}`)
@@ -263,7 +266,7 @@ func hostTellsNoStatus(s *stage) {
 }
 
 // LST-1, LST-2, LST-3, REL-3
-func hostLists(s *stage) {
+func ruleList(s *stage) {
 	r, _ := s.connect("s")
 	want := map[string]bool{}
 	for range 110 { // more than two pages
@@ -299,7 +302,7 @@ func hostLists(s *stage) {
 }
 
 // ERR-1
-func hostUnknown(s *stage) {
+func ruleUnknown(s *stage) {
 	r, _ := s.connect("s")
 	for _, method := range []string{"tasks/get", "tasks/result", "tasks/cancel"} {
 		r.wantError(-32602, "Task not found", method, ref("nothing"))
@@ -308,7 +311,7 @@ func hostUnknown(s *stage) {
 }
 
 // SEC-1, SEC-2, NOT-1: of several servers none sees another's tasks.
-func hostForeign(s *stage) {
+func ruleForeign(s *stage) {
 	one, _ := s.connect("one")
 	other, _ := s.connect("other")
 	task := one.create("wait", `,"_meta":{"progressToken":"p"}`)
@@ -333,9 +336,9 @@ func hostForeign(s *stage) {
 
 // The tasks belong to the server, not to the session; but a handler that is still at work
 // ends with the session it was asked in.
-func hostOtherSession(s *stage) {
+func ruleSessionEnds(s *stage) {
 	first, leave := s.connect("s")
-	plain := first.must(protocol.MethodCreateMessage, sampling("hello", ""))
+	plain := first.must(first.method, first.params("hello", ""))
 	done := first.create("hello", "")
 	first.until(done.TaskID, "completed")
 	running := first.create("wait", "")
