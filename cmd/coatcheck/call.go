@@ -33,6 +33,8 @@ type callCmd struct {
 	Plain  bool           `xor:"plain" help:"Call plainly, without a task."`
 	Detach bool           `xor:"plain" help:"Print the task's id and leave it running."`
 	JSON   bool           `name:"json" help:"Print the result as it came."`
+
+	HostSampling string `placeholder:"'COMMAND'" help:"Answer the server's sampling requests, plain ones and tasks, by running this shell command: the request's params as JSON on its stdin, the CreateMessageResult as JSON on its stdout."`
 }
 
 // Help implements kong.HelpProvider.
@@ -45,8 +47,13 @@ When the server asks something (an elicitation), a form on the terminal asks you
 it. --answer and --decline answer instead. With neither and without a terminal the question
 of a task is shown and left open, and that of a plain call is dismissed.
 
+With --host-sampling the server may also ask for a model's answer, as a task if it wants one.
+A command that exits with another code than 0 is an error, with its stderr, for the server; a
+cancelled one is killed, with all that it started.
+
   coatcheck call http://127.0.0.1:8080/mcp slow_compute seconds:=5 label=mine
   coatcheck call --stdio 'npx some-server' tool key=value
+  coatcheck call URL ask_model prompt=hello --host-sampling 'my-model --json'
 ` + exitCodes
 }
 
@@ -90,7 +97,13 @@ func (c *callCmd) Run(std streams) error {
 	asker := newAsker(show, progress)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	r, err := dial(ctx, to, std, show, asker.peer())
+	as := asker.peer()
+	if c.HostSampling != "" {
+		if err := hostSampling(ctx, c.HostSampling, show, &as); err != nil {
+			return err
+		}
+	}
+	r, err := dial(ctx, to, std, show, as)
 	if err != nil {
 		return err
 	}

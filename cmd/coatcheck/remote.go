@@ -95,13 +95,14 @@ type peer struct {
 	notified func(method string, params json.RawMessage)
 	// handlers answer the server's requests.
 	handlers map[string]client.Handler
-	host     *client.Host // nil for none
+	host     *client.Host // ends with the remote; nil for none
 }
 
 // dial connects to a server.
 func dial(ctx context.Context, to target, std streams, show *display, as peer) (*remote, error) {
 	r := &remote{target: to, std: std, show: show, peer: as}
 	if _, err := r.connected(ctx); err != nil {
+		r.close()
 		return nil, err
 	}
 	return r, nil
@@ -147,8 +148,13 @@ func (r *remote) drop(s *client.Session) {
 	}
 }
 
-// close ends the session.
-func (r *remote) close() { r.drop(r.current()) }
+// close ends the session, and what is hosted.
+func (r *remote) close() {
+	if r.peer.host != nil {
+		_ = r.peer.host.Close(context.Background()) // it has nothing to keep
+	}
+	r.drop(r.current())
+}
 
 // current returns the session, nil if there is none.
 func (r *remote) current() *client.Session {
