@@ -63,6 +63,11 @@ type Options struct {
 	// MaxBody bounds the body of an HTTP request, in bytes. Default 16 MiB.
 	MaxBody int64
 
+	// AnyHost lets HTTP requests pass that reach a loopback address under a foreign host name,
+	// for a server behind a proxy on the same machine. Default: they are refused with 403, also
+	// where the SDK's DisableLocalhostProtection is set, as protection against DNS rebinding.
+	AnyHost bool
+
 	// Grace is how long Close lets running tasks finish. Default 10 s; negative for not at all.
 	Grace time.Duration
 	// Logger receives what goes wrong inside. Default: discards.
@@ -152,6 +157,7 @@ func (rt *Runtime) Handler(inner http.Handler) http.Handler {
 	return wire.Handler(inner, rt.node.Receiver, &wire.HTTPOptions{
 		Principal: rt.opts.Principal,
 		MaxBody:   rt.opts.MaxBody,
+		AnyHost:   rt.opts.AnyHost,
 	})
 }
 

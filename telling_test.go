@@ -174,7 +174,8 @@ func TestNoStatusNotifications(t *testing.T) {
 	})
 }
 
-// With PushInput a question goes to the session at once, and is answered from there.
+// With PushInput a question goes to the session at once, and is answered from there. A
+// tasks/result asks it again on a stream of its own (requirements C.7): the other may be dead.
 func TestPushInput(t *testing.T) {
 	onAllFaces(t, settings{Capabilities: ableToAll, Listen: true, PushInput: true}, func(t *testing.T, connect func(string) *peer) {
 		p, other := connect("alice"), connect("bob")
@@ -183,12 +184,17 @@ func TestPushInput(t *testing.T) {
 		if question.stream == "tasks/result" || related(question.Params) != task.TaskID {
 			t.Errorf("asked on %s: %s", question.stream, question.raw)
 		}
-		w := p.wait(task.TaskID) // which does not have it asked twice
+		w := p.wait(task.TaskID)
+		streams := 1
+		if p.http {
+			streams = 2
+			p.await(t, streams, method(protocol.MethodElicit))
+		}
 		if err := p.answer(question, `{"action":"accept","content":{"n":8}}`); err != nil {
 			t.Fatal(err)
 		}
 		wantText(t, w.result(t), "accept 8")
-		if all := p.seen(method(protocol.MethodElicit)); len(all) != 1 {
+		if all := p.seen(method(protocol.MethodElicit)); len(all) != streams {
 			t.Errorf("asked %s", p.dump())
 		}
 		if heard := other.seen(func(heard) bool { return true }); len(heard) != 0 {

@@ -10,11 +10,21 @@ import (
 	"github.com/coatcheck/coatcheck/protocol"
 )
 
-// Handler answers a request of the server, with params and result as they are on the wire.
+// Handler takes a request of the server, with its params as they are on the wire. What the
+// server sends is handed on in its order, notifications included, and nothing else is read as
+// long as a Handler runs: it must not wait for the answer, which is left to what it returns.
 // ctx ends with the session, and when the server cancels the request or the hosted task that
-// it belongs to; then there is no answer. An error that is no *jsonrpc.Error is one with code
-// -32603. Handlers run concurrently.
-type Handler func(ctx context.Context, params json.RawMessage) (json.RawMessage, error)
+// it belongs to; then there is no answer. Requests of hosted tasks may come at the same time.
+type Handler func(ctx context.Context, params json.RawMessage) Answer
+
+// Answer waits for the answer to a request, in a goroutine of its own, and returns the result
+// as it is to be on the wire. An error that is no *jsonrpc.Error is one with code -32603.
+type Answer func() (json.RawMessage, error)
+
+// Answered is an Answer that is known already.
+func Answered(result json.RawMessage, err error) Answer {
+	return func() (json.RawMessage, error) { return result, err }
+}
 
 // handle takes a message to a Handler, and reports whether there was one.
 func (c *conn) handle(req *jsonrpc.Request) bool {
@@ -26,36 +36,48 @@ func (c *conn) handle(req *jsonrpc.Request) bool {
 		return false
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.ctx.Err() != nil { // nothing may be added to work any more
+		c.mu.Unlock()
 		return true
 	}
 	ctx, cancel := context.WithCancel(c.ctx)
 	c.handling[req.ID] = cancel
-	c.work.Go(func() {
-		result, err := handler(ctx, req.Params)
-		gone := ctx.Err() != nil
-		c.mu.Lock()
-		delete(c.handling, req.ID)
-		if gone {
-			delete(c.related, req.ID)
+	c.work.Add(1)
+	c.mu.Unlock()
+	answer := handler(ctx, req.Params)
+	go func() {
+		defer c.work.Done()
+		defer cancel()
+		result, err := answer()
+		if c.handled(ctx, req.ID) {
+			c.respond(req.ID, result, err)
 		}
-		c.mu.Unlock()
-		cancel()
-		if gone {
-			return
-		}
-		resp := &jsonrpc.Response{ID: req.ID, Result: result}
-		if err != nil {
-			wire, ok := errors.AsType[*jsonrpc.Error](err)
-			if !ok {
-				wire = &jsonrpc.Error{Code: protocol.CodeInternalError, Message: err.Error()}
-			}
-			resp.Result, resp.Error = nil, wire
-		}
-		_ = c.Write(c.ctx, resp) // it fails when the connection has ended
-	})
+	}()
 	return true
+}
+
+// handled is the end of a request at a Handler. It reports whether it is still to be answered.
+func (c *conn) handled(ctx context.Context, id jsonrpc.ID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.handling, id)
+	if ctx.Err() != nil {
+		delete(c.related, id)
+		return false
+	}
+	return true
+}
+
+func (c *conn) respond(id jsonrpc.ID, result json.RawMessage, err error) {
+	resp := &jsonrpc.Response{ID: id, Result: result}
+	if err != nil {
+		wire, ok := errors.AsType[*jsonrpc.Error](err)
+		if !ok {
+			wire = &jsonrpc.Error{Code: protocol.CodeInternalError, Message: err.Error()}
+		}
+		resp.Result, resp.Error = nil, wire
+	}
+	_ = c.Write(c.ctx, resp) // it fails when the connection has ended
 }
 
 // withdraw ends what a Handler is at, and reports whether it was that.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -36,17 +37,19 @@ func answering(t *testing.T, opts *client.Options, test func(t *testing.T, r *re
 		r.serve()
 	}()
 	asked, release := make(chan json.RawMessage, 10), make(chan string)
-	opts.Handlers = map[string]client.Handler{protocol.MethodCreateMessage: func(ctx context.Context, params json.RawMessage) (json.RawMessage, error) {
+	opts.Handlers = map[string]client.Handler{protocol.MethodCreateMessage: func(ctx context.Context, params json.RawMessage) client.Answer {
 		asked <- params
-		select {
-		case answer := <-release:
-			if strings.HasPrefix(answer, "{") {
-				return json.RawMessage(answer), nil
+		return func() (json.RawMessage, error) {
+			select {
+			case answer := <-release:
+				if strings.HasPrefix(answer, "{") {
+					return json.RawMessage(answer), nil
+				}
+				return nil, errors.New(answer)
+			case <-ctx.Done():
+				asked <- json.RawMessage(`"gone"`)
+				return nil, ctx.Err()
 			}
-			return nil, errors.New(answer)
-		case <-ctx.Done():
-			asked <- json.RawMessage(`"gone"`)
-			return nil, ctx.Err()
 		}
 	}}
 	c := mcp.NewClient(&mcp.Implementation{Name: "t", Version: "1"}, &mcp.ClientOptions{Capabilities: &mcp.ClientCapabilities{Sampling: &mcp.SamplingCapabilities{}}})
@@ -145,6 +148,38 @@ func TestHandler(t *testing.T) {
 	})
 }
 
+// What the server sends reaches Handlers and OnNotification in its order, while what was asked
+// before is not answered yet.
+func TestHandlerOrder(t *testing.T) {
+	var heard []string
+	opts := &client.Options{OnNotification: func(_ string, params json.RawMessage) {
+		n, _ := protocol.Unquote(protocol.Get(params, "data"))
+		heard = append(heard, n)
+	}}
+	answering(t, opts, func(t *testing.T, r *requesting, asked chan json.RawMessage, release chan string) {
+		const each = 4
+		for i := range each {
+			n := strconv.Itoa(i)
+			id, _ := jsonrpc.MakeID("q" + n)
+			r.send(t, &jsonrpc.Request{Method: "notifications/message", Params: json.RawMessage(`{"level":"info","data":"` + n + `"}`)})
+			r.send(t, &jsonrpc.Request{ID: id, Method: protocol.MethodCreateMessage, Params: json.RawMessage(n)})
+			if i%2 == 1 {
+				for j := i - 1; j <= i; j++ {
+					if got := <-asked; string(got) != strconv.Itoa(j) {
+						t.Errorf("asked %s, want %d", got, j)
+					}
+				}
+				if len(heard) != i+1 || heard[i] != n { // as many as came before the question
+					t.Errorf("heard %s before question %d", heard, i)
+				}
+			}
+		}
+		for range each {
+			release <- `{}`
+		}
+	})
+}
+
 func (r *requesting) send(t *testing.T, req *jsonrpc.Request) {
 	t.Helper()
 	if err := r.conn.Write(context.Background(), req); err != nil {
@@ -202,13 +237,15 @@ func TestAskedAgain(t *testing.T) {
 		handled := make(chan struct{}, 10)
 		c := mcp.NewClient(&mcp.Implementation{Name: "t", Version: "1"}, nil)
 		session, err := client.Connect(t.Context(), c, near, &client.Options{Handlers: map[string]client.Handler{
-			protocol.MethodCreateMessage: func(ctx context.Context, _ json.RawMessage) (json.RawMessage, error) {
+			protocol.MethodCreateMessage: func(ctx context.Context, _ json.RawMessage) client.Answer {
 				handled <- struct{}{}
-				select {
-				case <-ends:
-					return json.RawMessage(`{"model":"!"}`), nil
-				case <-ctx.Done():
-					return nil, ctx.Err()
+				return func() (json.RawMessage, error) {
+					select {
+					case <-ends:
+						return json.RawMessage(`{"model":"!"}`), nil
+					case <-ctx.Done():
+						return nil, ctx.Err()
+					}
 				}
 			},
 		}})

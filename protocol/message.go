@@ -37,7 +37,9 @@ func ParseMessage(data []byte) (*Message, error) {
 		case "result":
 			m.Result = f.Value
 		case "error":
-			m.Error = f.Value
+			if string(f.Value) != "null" { // some write it beside a result
+				m.Error = f.Value
+			}
 		}
 	})
 	if err != nil {

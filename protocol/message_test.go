@@ -20,6 +20,8 @@ func TestParseMessage(t *testing.T) {
 		{in: `{"jsonrpc":"2.0","id":{},"method":"ping"}`},
 		{in: `{"jsonrpc":"2.0","id":1,"result":{}}`, response: true},
 		{in: `{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":""}}`, response: true},
+		{in: `{"jsonrpc":"2.0","id":1,"result":{},"error":null}`, response: true},
+		{in: `{"jsonrpc":"2.0","id":1,"error":null}`},
 		{in: `{"jsonrpc":"2.0","id":1}`},
 		{in: `{"jsonrpc":"1.0","id":1,"method":"ping"}`, fails: true},
 		{in: `{"id":1,"method":"ping"}`, fails: true},

@@ -44,20 +44,22 @@ func (a *asker) peer() peer {
 	return p
 }
 
-// elicit answers a question of the server once somebody has.
-func (a *asker) elicit(ctx context.Context, params json.RawMessage) (json.RawMessage, error) {
+// elicit takes a question of the server, which is answered once somebody has.
+func (a *asker) elicit(ctx context.Context, params json.RawMessage) client.Answer {
 	q, refused := parseQuestion(params)
 	if refused != nil {
 		a.show.line("The server asks for something that cannot be asked here: %s", brief(refused.Message))
-		return nil, refused
+		return client.Answered(nil, refused)
 	}
 	a.enter(q)
-	defer a.exit(q)
-	select {
-	case <-q.answered:
-		return q.reply.result, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	return func() (json.RawMessage, error) {
+		defer a.exit(q)
+		select {
+		case <-q.answered:
+			return q.reply.result, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
 }
 

@@ -37,10 +37,11 @@ type gatewayCmd struct {
 	MaxTTL       time.Duration     `name:"max-ttl" default:"24h" help:"Longest lifetime of a task."`
 	MinRetention *time.Duration    `placeholder:"10m" help:"How long a result is kept after the task ended, at least; at most --max-ttl."`
 	PollInterval time.Duration     `default:"1s" help:"How often requestors are asked to poll."`
-	Processes    int               `default:"4" help:"How many processes of the command run tasks, at most."`
+	Processes    int               `default:"4" help:"How many tasks work at a time, each in a process of the command. Those that wait for input do not count."`
 	SessionIdle  time.Duration     `default:"30m" help:"When an HTTP session without requests ends, and with it its process of the command."`
 	PushInput    bool              `help:"Send a tool's questions to the session that made the task at once, if it has a stream open. Otherwise they wait for its tasks/result."`
 	Status       bool              `name:"status-notifications" negatable:"" default:"true" help:"Notify requestors of each change of a task's status."`
+	AnyHost      bool              `help:"Let requests pass that reach a loopback address under a foreign host name, from a proxy on this machine."`
 	SingleUser   bool              `help:"State that all who reach the HTTP endpoint are one requestor, who may list tasks."`
 	Principal    string            `placeholder:"NAME" help:"Name of the one requestor of --stdio or --single-user. Default: the operating-system user."`
 
@@ -74,7 +75,7 @@ func (c *gatewayCmd) Validate() error {
 func (c *gatewayCmd) config() (gateway.Config, error) {
 	cfg := gateway.Config{
 		Listen: c.Listen, Store: c.Store, MaxTTL: c.MaxTTL, PollInterval: c.PollInterval,
-		Processes: c.Processes, SessionIdle: c.SessionIdle, SingleUser: c.SingleUser,
+		Processes: c.Processes, SessionIdle: c.SessionIdle, SingleUser: c.SingleUser, AnyHost: c.AnyHost,
 		PushInput: c.PushInput, NoStatusNotifications: !c.Status, Principal: task.Principal(c.Principal),
 		Tools: make(map[string]protocol.TaskSupport, len(c.Tool)),
 	}

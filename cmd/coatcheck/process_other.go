@@ -9,6 +9,8 @@ import (
 
 func detached(*exec.Cmd) {}
 
-func shell(ctx context.Context, line string) *exec.Cmd { return exec.CommandContext(ctx, "cmd", "/C", line) }
+func shell(ctx context.Context, line string) *exec.Cmd {
+	return exec.CommandContext(ctx, "cmd", "/C", line)
+}
 
 func killGroup(*exec.Cmd) {}

@@ -46,11 +46,13 @@ func hostSampling(ctx context.Context, command string, show *display, as *peer) 
 	s := &sampler{command: command, show: show, slots: make(chan struct{}, maxSamplers)}
 	as.host = host
 	as.capabilities.Sampling = &mcp.SamplingCapabilities{}
-	as.handlers[protocol.MethodCreateMessage] = s.sample
+	as.handlers[protocol.MethodCreateMessage] = func(ctx context.Context, params json.RawMessage) client.Answer {
+		return func() (json.RawMessage, error) { return s.sample(ctx, params) }
+	}
 	return nil
 }
 
-// sample is a client.Handler.
+// sample answers a request once the command has.
 func (s *sampler) sample(ctx context.Context, params json.RawMessage) (json.RawMessage, error) {
 	select {
 	case s.slots <- struct{}{}:

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"encoding/json"
+	"strings"
 
 	"github.com/coatcheck/coatcheck/protocol"
 )
@@ -15,6 +16,7 @@ const unsupportedMethod = -31001
 func refusal(initialize json.RawMessage, method string, params json.RawMessage) *protocol.Error {
 	switch method {
 	case protocol.MethodElicit, protocol.MethodCreateMessage, protocol.MethodListRoots:
+	case protocol.MethodTasksGet, protocol.MethodTasksResult, protocol.MethodTasksCancel, protocol.MethodTasksList:
 	default:
 		return protocol.Errorf(protocol.CodeMethodNotFound, "Method not found: %s", method)
 	}
@@ -40,8 +42,28 @@ func refusal(initialize json.RawMessage, method string, params json.RawMessage) 
 		if !declared(protocol.Get(capabilities, "roots")) {
 			return protocol.Errorf(protocol.CodeMethodNotFound, "client does not support roots")
 		}
+	default: // CAP-1, CAP-3
+		tasks := protocol.Get(capabilities, "tasks")
+		if !declared(tasks) ||
+			method == protocol.MethodTasksCancel && !declared(protocol.Get(tasks, "cancel")) ||
+			method == protocol.MethodTasksList && !declared(protocol.Get(tasks, "list")) {
+			return protocol.Errorf(protocol.CodeMethodNotFound, "client does not support %s", method)
+		}
 	}
 	return nil
+}
+
+// Hosts reports whether a client runs requests of a kind as tasks (CAP-2, CAP-4). initialize
+// has its capabilities; unknown ones are none.
+func Hosts(initialize json.RawMessage, method string) bool {
+	kind, action, _ := strings.Cut(method, "/")
+	requests := protocol.Get(protocol.Get(protocol.Get(initialize, "capabilities"), "tasks"), "requests")
+	return declared(protocol.Get(protocol.Get(requests, kind), action))
+}
+
+// HostsAny reports whether a client runs any request as a task.
+func HostsAny(initialize json.RawMessage) bool {
+	return Hosts(initialize, protocol.MethodCreateMessage) || Hosts(initialize, protocol.MethodElicit)
 }
 
 func declared(capability json.RawMessage) bool {
@@ -56,17 +78,17 @@ func elicitMode(params json.RawMessage) string {
 }
 
 // Capabilities are those of a client that its requests can be answered with from inside a
-// task: elicitation, sampling and roots, as it declared them, or all of them if what it
-// declared is not known.
+// task: elicitation, sampling and roots, and which it runs as tasks, as it declared them, or
+// all of the former if what it declared is not known.
 func (c *Caller) Capabilities() json.RawMessage {
 	if c == nil || c.Initialize == nil {
 		return json.RawMessage(`{"elicitation":{"form":{},"url":{}},"sampling":{"tools":{}},"roots":{}}`)
 	}
 	declares := protocol.Get(c.Initialize, "capabilities")
 	out := json.RawMessage("{}")
-	for _, name := range []string{"elicitation", "sampling", "roots"} {
+	for _, name := range []string{"elicitation", "sampling", "roots", "tasks"} {
 		value := protocol.Get(declares, name)
-		if !declared(value) {
+		if !declared(value) || name == "tasks" && !HostsAny(c.Initialize) {
 			continue
 		}
 		if name == "roots" {

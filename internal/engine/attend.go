@@ -22,7 +22,10 @@ type Attendance struct {
 }
 
 // watcher waits for a task that another process runs.
-type watcher struct{ changed chan struct{} }
+type watcher struct {
+	changed chan struct{}
+	feed    *Feed
+}
 
 // Attend begins to wait for a task. Close must be called.
 func (e *Engine) Attend(id string, l Listener) *Attendance {
@@ -93,7 +96,7 @@ func (a *Attendance) follow() *live {
 	l := e.liveTask(a.ref)
 	if l == nil {
 		if a.watcher == nil {
-			a.watcher = &watcher{changed: make(chan struct{}, 1)}
+			a.watcher = &watcher{changed: make(chan struct{}, 1), feed: a.feed}
 			e.watch(a.ref, a.watcher)
 			l = e.liveTask(a.ref) // it may have become ours just before
 		}
@@ -160,7 +163,7 @@ func (a *Attendance) Close() {
 	if a.watcher != nil {
 		a.engine.unwatch(a.ref, a.watcher)
 	}
-	a.feed.take(time.Time{})
+	a.feed.end()
 }
 
 // Await blocks until a task is terminal and returns it whole; see Attendance.Next.

@@ -23,9 +23,10 @@ type audience struct {
 	mu     sync.Mutex
 	feeds  []*Feed         // of tasks/result calls, oldest first
 	open   []*openQuestion // first asked first
-	told   float64         // the progress reported last
-	spoke  bool            // it has reported progress
-	missed *Event          // the progress reported last, if nobody listened
+	calls  calls
+	told   float64 // the progress reported last
+	spoke  bool    // it has reported progress
+	latest *Event  // the progress reported last
 	over   bool
 }
 
@@ -86,11 +87,18 @@ func (o *outlets) hearing(p place) []*Feed {
 	defer o.mu.RUnlock()
 	var all []*Feed
 	for session, feeds := range o.of[p.principal] {
-		if f := feeds[len(feeds)-1]; f.listener.Identified || session == p.session {
+		if f := feeds[len(feeds)-1]; f.listener.Identified || session != "" && session == p.session {
 			all = append(all, f)
 		}
 	}
 	return all
+}
+
+// all returns the streams of one session, those too that another took the place of.
+func (o *outlets) all(p place) []*Feed {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	return slices.Clone(o.of[p.principal][p.session])
 }
 
 // attach adds the stream of a tasks/result call. What is open is asked on it, whether or not
@@ -103,22 +111,32 @@ func (e *Engine) attach(l *live, f *Feed) (written <-chan struct{}) {
 	if l.audience.over {
 		return nil
 	}
-	if earlier := e.spokenOn(l, f.listener.Session); earlier != nil {
+	earlier := e.spokenOn(l, f.listener.Session)
+	if earlier != nil {
 		written = earlier.handOver(l.ref.ID, f)
+	} else {
+		l.catchUp(f)
 	}
 	l.audience.feeds = append(l.audience.feeds, f)
-	if missed := l.audience.missed; missed != nil {
-		l.audience.missed = nil
-		f.push(*missed)
-	}
 	home := e.outlets.at(l.home)
 	for _, q := range l.audience.open {
-		if home != nil && q.on == home && l.home.session == f.listener.Session {
-			continue // that session was pushed it, and is there
+		if f.listener.Connection && home != nil && q.on == home && l.home.session == f.listener.Session {
+			continue // it was pushed on this very connection
 		}
 		e.askOn(q, f)
 	}
+	for _, q := range l.audience.calls.open {
+		e.askOn(q, f)
+	}
 	return written
+}
+
+// catchUp tells a stream of the progress reported last: it may have been told on one that has
+// dropped, or on none.
+func (l *live) catchUp(f *Feed) {
+	if l.audience.latest != nil {
+		f.push(*l.audience.latest)
+	}
 }
 
 // spokenOn returns the stream on which a session is told what a task says, or nil.
@@ -137,17 +155,18 @@ func (e *Engine) spokenOn(l *live, session string) *Feed {
 	return nil
 }
 
-// detach removes a stream; questions that were out on it go to another.
+// detach removes a stream; what was to be said on it, and questions that were out, go to another.
 func (e *Engine) detach(l *live, f *Feed) {
 	l.audience.mu.Lock()
 	defer l.audience.mu.Unlock()
 	l.audience.feeds = slices.DeleteFunc(l.audience.feeds, func(other *Feed) bool { return other == f })
-	for _, q := range l.audience.open {
-		if q.on == f {
-			q.on = nil
-			e.offer(l, q)
+	unsaid := f.end()
+	if other := e.spokenOn(l, f.listener.Session); other != nil && !l.audience.over {
+		for _, ev := range unsaid {
+			other.push(ev)
 		}
 	}
+	e.offerAgain(l, f)
 }
 
 // askOn puts a question on a stream, if its client can answer it.
@@ -186,7 +205,7 @@ func (e *Engine) takeBack(l *live, q *openQuestion, answeredAs string) {
 	for _, f := range l.audience.feeds {
 		f.closed(q.name, answeredAs)
 	}
-	for _, f := range e.outlets.hearing(l.home) {
+	for _, f := range e.outlets.all(l.home) {
 		f.closed(q.name, answeredAs)
 	}
 }
@@ -199,15 +218,14 @@ func (e *Engine) tell(l *live, ev Event) {
 	if l.audience.over {
 		return
 	}
+	if ev.Method == protocol.MethodProgress {
+		l.audience.latest = &ev
+	}
 	heard := l.eachSession(func(f *Feed) { f.push(ev) })
 	if !heard[l.home.session] {
 		if f := e.outlets.at(l.home); f != nil {
 			f.push(ev)
-			return
 		}
-	}
-	if ev.Method == protocol.MethodProgress && len(l.audience.feeds) == 0 {
-		l.audience.missed = &ev
 	}
 }
 
@@ -267,14 +285,15 @@ func (e *Engine) silence(l *live) {
 	for _, q := range l.audience.open {
 		e.takeBack(l, q, "")
 	}
-	l.audience.open, l.audience.missed = nil, nil
+	l.audience.open, l.audience.latest = nil, nil
+	e.silenceCalls(l)
 	if !l.audience.spoke {
 		return
 	}
 	for _, f := range l.audience.feeds {
 		f.over(l.ref.ID)
 	}
-	for _, f := range e.outlets.hearing(l.home) {
+	for _, f := range e.outlets.all(l.home) {
 		f.over(l.ref.ID)
 	}
 }
@@ -308,25 +327,3 @@ func (e *Engine) lastWord(l *live) {
 }
 
 const writePatience = 100 * time.Millisecond
-
-// Outlet opens a stream that belongs to a session and carries what its tasks say while none
-// of its tasks/result calls is open, and changes of status. Close ends it.
-func (e *Engine) Outlet(l Listener) *Outlet {
-	o := &Outlet{engine: e, feed: newFeed(l)}
-	e.outlets.add(o.feed)
-	if e.opts.PushInput {
-		at := place{l.Principal, l.Session}
-		for _, l := range e.runningHere() {
-			if l.home == at {
-				l.audience.mu.Lock()
-				for _, q := range l.audience.open {
-					if q.on == nil {
-						e.offer(l, q)
-					}
-				}
-				l.audience.mu.Unlock()
-			}
-		}
-	}
-	return o
-}

@@ -95,6 +95,8 @@ type Engine struct {
 
 	mu       sync.RWMutex
 	live     map[task.Ref]*live // tasks this process runs
+	plain    map[task.Ref]*live // calls that run plainly, and have the requestor run tasks
+	untaken  map[string]*Plain  // those that no handler has taken, by id
 	watchers map[task.Ref]map[*watcher]struct{}
 	closing  bool
 
@@ -122,6 +124,8 @@ func New(ctx context.Context, opts Options) (*Engine, error) {
 		store:    opts.Store,
 		owner:    rand.Text(),
 		live:     map[task.Ref]*live{},
+		plain:    map[task.Ref]*live{},
+		untaken:  map[string]*Plain{},
 		watchers: map[task.Ref]map[*watcher]struct{}{},
 		outlets:  outlets{of: map[task.Principal]map[string][]*Feed{}},
 		settled:  newCache(opts.CachedTasks),
@@ -176,6 +180,21 @@ func (e *Engine) liveTask(ref task.Ref) *live {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	return e.live[ref]
+}
+
+// runningFor returns the tasks and plain calls of one session that this process runs.
+func (e *Engine) runningFor(home place) []*live {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	var all []*live
+	for _, running := range []map[task.Ref]*live{e.live, e.plain} {
+		for _, l := range running {
+			if l.home == home {
+				all = append(all, l)
+			}
+		}
+	}
+	return all
 }
 
 // runningHere returns the tasks this process runs.

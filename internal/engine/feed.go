@@ -11,8 +11,10 @@ import (
 )
 
 const (
-	// maxQueue is how many events a stream may lag behind; then its oldest notifications go.
+	// maxQueue and maxBytes are how many events, and bytes of them, a stream may lag behind; then
+	// its oldest notifications go.
 	maxQueue = 1024
+	maxBytes = 16 << 20
 	// progressEvery is how often a stream is told of one task's progress, at most.
 	progressEvery = 50 * time.Millisecond
 	// maxTries is how often one stream is asked a question that it answers wrongly.
@@ -33,6 +35,7 @@ type Listener struct {
 	Principal  task.Principal
 	Session    string          // that the stream belongs to; "" if there is none
 	Identified bool            // the principal tells this requestor from all others
+	Connection bool            // all streams of the session are one connection, as over stdio
 	Initialize json.RawMessage // params of the session's initialize request, if seen
 }
 
@@ -43,6 +46,7 @@ type Feed struct {
 
 	mu    sync.Mutex
 	queue []item
+	bytes int                   // of params, in the queue
 	taken string                // the task of what was taken last and may be on its way still
 	last  map[string]time.Time  // when each task's progress was taken last
 	asked map[question]*inquiry // what was asked here and not been answered yet
@@ -85,6 +89,7 @@ func (f *Feed) push(ev Event) {
 			continue
 		}
 		if it.progress && earlier.progress {
+			f.bytes += len(it.Params) - len(earlier.Params)
 			f.queue[i] = it
 			f.signal()
 			return
@@ -92,14 +97,49 @@ func (f *Feed) push(ev Event) {
 		f.queue[i].due = time.Time{} // order matters more than pace
 		break
 	}
-	if len(f.queue) >= maxQueue {
-		i := slices.IndexFunc(f.queue, func(it item) bool { return it.Ask == "" && it.Method != protocol.MethodCancelled })
-		if i >= 0 {
-			f.queue = slices.Delete(f.queue, i, i+1)
+	f.makeRoom(len(ev.Params))
+	f.queue = append(f.queue, it)
+	f.bytes += len(ev.Params)
+	f.signal()
+}
+
+// makeRoom drops what can be missed: log messages and changes of status first, then progress.
+func (f *Feed) makeRoom(bytes int) {
+	for len(f.queue) > 0 && (len(f.queue) >= maxQueue || f.bytes+bytes > maxBytes) {
+		i := slices.IndexFunc(f.queue, func(it item) bool { return it.told() && !it.progress })
+		if i < 0 {
+			i = slices.IndexFunc(f.queue, item.told)
+		}
+		if i < 0 {
+			return
+		}
+		f.remove(i)
+	}
+}
+
+// told reports whether an item only tells something: nothing is asked or taken back.
+func (it item) told() bool { return it.Ask == "" && it.Method != protocol.MethodCancelled }
+
+// said reports whether an item is what a task says of itself: progress, a log message.
+func (it item) said() bool { return it.told() && it.State == nil }
+
+func (f *Feed) remove(i int) {
+	f.bytes -= len(f.queue[i].Params)
+	f.queue = slices.Delete(f.queue, i, i+1)
+}
+
+// end returns what tasks said and was not taken, of a stream that takes no more.
+func (f *Feed) end() (unsaid []Event) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, it := range f.queue {
+		if it.said() {
+			unsaid = append(unsaid, it.Event)
 		}
 	}
-	f.queue = append(f.queue, it)
-	f.signal()
+	f.queue, f.bytes, f.taken = nil, 0, ""
+	f.wakeIdle()
+	return unsaid
 }
 
 func (f *Feed) signal() {
@@ -123,7 +163,7 @@ func (f *Feed) take(now time.Time) (ev Event, ok bool, wait time.Duration) {
 			}
 			continue
 		}
-		f.queue = slices.Delete(f.queue, i, i+1)
+		f.remove(i)
 		f.taken = it.Task
 		if it.progress {
 			if f.last == nil {
@@ -159,9 +199,10 @@ func (f *Feed) handOver(id string, to *Feed) <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.queue = slices.DeleteFunc(f.queue, func(it item) bool {
-		moves := it.Task == id && it.Ask == "" && it.State == nil && it.Method != protocol.MethodCancelled
+		moves := it.Task == id && it.said()
 		if moves {
-			to.queue = append(to.queue, it)
+			f.bytes -= len(it.Params)
+			to.queue, to.bytes = append(to.queue, it), to.bytes+len(it.Params)
 		}
 		return moves
 	})
@@ -188,7 +229,13 @@ func (f *Feed) wakeIdle() {
 func (f *Feed) over(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.queue = slices.DeleteFunc(f.queue, func(it item) bool { return it.progress && it.Task == id })
+	f.queue = slices.DeleteFunc(f.queue, func(it item) bool {
+		drop := it.progress && it.Task == id
+		if drop {
+			f.bytes -= len(it.Params)
+		}
+		return drop
+	})
 	delete(f.last, id)
 	f.wakeIdle()
 }
@@ -248,7 +295,7 @@ func (f *Feed) closed(name question, answeredAs string) bool {
 	sent := true
 	if asked != nil && asked.id != "" {
 		if i := slices.IndexFunc(f.queue, func(it item) bool { return it.Ask == asked.id }); i >= 0 {
-			f.queue = slices.Delete(f.queue, i, i+1)
+			f.remove(i)
 			sent = false
 		}
 	}

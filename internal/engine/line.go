@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"math"
 	"strconv"
 	"sync"
 	"time"
@@ -31,6 +32,12 @@ type Line interface {
 	// once, with the answer, unless withdraw is called or the task ends before; it must not
 	// block. An error that is a *protocol.Error is the requestor's answer at once.
 	Ask(method string, params json.RawMessage, reply func(task.Outcome)) (withdraw func(), err error)
+	// Call puts a request about a task that the requestor runs to it (tasks/get, tasks/list,
+	// tasks/cancel), and waits for the answer. It is not stored. Errors are as Ask's, or ctx's.
+	Call(ctx context.Context, method string, params json.RawMessage) (task.Outcome, error)
+	// Host notes that the requestor runs a task, named by its id there, for this one alone.
+	// Unless done is called before, it is cancelled there when this one ends.
+	Host(id string) (done func())
 	// SetMessage stores what the work is at, as the statusMessage; progress no longer shows
 	// there.
 	SetMessage(ctx context.Context, message string) error
@@ -72,17 +79,24 @@ func (r *line) SetPollInterval(ctx context.Context, d time.Duration) error {
 }
 
 func (r *line) Report(progress, total float64, message string) {
+	if math.IsNaN(progress) || math.IsInf(progress, 0) {
+		return
+	}
 	report := struct {
 		Token    json.RawMessage `json:"progressToken"`
 		Progress float64         `json:"progress"`
 		Total    *float64        `json:"total,omitempty"`
 		Message  string          `json:"message,omitempty"`
 	}{r.token, progress, nil, message}
-	if total != 0 {
+	if total != 0 && !math.IsNaN(total) && !math.IsInf(total, 0) {
 		report.Total = &total
 	}
 	if r.token == nil {
-		r.Say(describe(progress, report.Total, message))
+		r.reporting.Lock()
+		defer r.reporting.Unlock()
+		if r.advances(progress) {
+			r.Say(describe(progress, report.Total, message))
+		}
 		return
 	}
 	r.Notify(protocol.MethodProgress, protocol.Marshal(report))
@@ -98,6 +112,12 @@ func (r *line) RespondNow(text string) {
 func (r *line) Ask(method string, params json.RawMessage, reply func(task.Outcome)) (withdraw func(), err error) {
 	return r.engine.ask(r.live, method, params, reply)
 }
+
+func (r *line) Call(ctx context.Context, method string, params json.RawMessage) (task.Outcome, error) {
+	return await(ctx, func(reply func(task.Outcome)) (func(), error) { return r.engine.call(r.live, method, params, reply) })
+}
+
+func (r *line) Host(id string) (done func()) { return r.engine.host(r.live, id) }
 
 func (r *line) Notify(method string, params json.RawMessage) {
 	switch method {
@@ -128,14 +148,7 @@ func (r *line) progress(params json.RawMessage) (json.RawMessage, bool) {
 	if json.Unmarshal(params, &report) != nil {
 		return nil, false
 	}
-	l := r.live
-	l.audience.mu.Lock()
-	fresh := !l.audience.over && (!l.audience.spoke || report.Progress >= l.audience.told)
-	if fresh {
-		l.audience.told, l.audience.spoke = report.Progress, true
-	}
-	l.audience.mu.Unlock()
-	if !fresh {
+	if !r.advances(report.Progress) {
 		return nil, false
 	}
 	if text := describe(report.Progress, report.Total, report.Message); text != "" {
@@ -147,6 +160,18 @@ func (r *line) progress(params json.RawMessage) (json.RawMessage, bool) {
 		}
 	}
 	return params, true
+}
+
+// advances reports whether progress is to be told: it never goes back (PROG-1).
+func (r *line) advances(progress float64) bool {
+	a := &r.live.audience
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.over || a.spoke && progress < a.told {
+		return false
+	}
+	a.told, a.spoke = progress, true
+	return true
 }
 
 func sameToken(a, b json.RawMessage) bool {

@@ -75,7 +75,7 @@ func (e *Engine) ask(l *live, method string, params []byte, reply func(task.Outc
 	})
 	switch {
 	case errors.Is(err, errLost), errors.Is(err, task.ErrTerminal):
-		return nil, protocol.Errorf(protocol.CodeInternalError, "the task is over")
+		return nil, errTaskOver
 	case err != nil:
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func (e *Engine) withdraw(l *live, q *openQuestion) {
 		return
 	}
 	err := e.answerLocked(context.Background(), l, q, withdrawn)
-	if err != nil && !errors.Is(err, errLost) {
+	if err != nil && !errors.Is(err, errLost) && !errors.Is(err, errAnswered) {
 		e.opts.Logger.Error("recording that a request was withdrawn failed", "task", l.ref.ID, "error", err)
 	}
 	e.closeQuestion(l, q, "")
@@ -144,7 +144,10 @@ func (l *live) afterAnswer(answered *openQuestion, others bool) string {
 	return ""
 }
 
-var errAnswered = errors.New("the question is answered")
+var (
+	errTaskOver = protocol.Errorf(protocol.CodeInternalError, "the task is over")
+	errAnswered = errors.New("the question is answered")
+)
 
 // Answer takes what a requestor answered to a question under the id it was asked, and gives
 // it to the work once it is stored. An answer to a question that is answered already changes
@@ -159,10 +162,14 @@ func (e *Engine) Answer(ctx context.Context, p task.Principal, id string, answer
 		return nil, store.ErrNotFound
 	}
 	ref := task.Ref{Principal: p, ID: name.task}
+	if name.isCall() {
+		e.answerCall(ref, name, id, answer)
+		return nil, nil
+	}
 	for {
 		l := e.liveTask(ref)
 		if l == nil {
-			t, err := e.answerElsewhere(ctx, ref, name.key, answer)
+			t, err := e.answerElsewhere(ctx, ref, name, id, answer)
 			if errors.Is(err, store.ErrConflict) {
 				continue
 			}
@@ -220,13 +227,24 @@ func (e *Engine) askAgain(l *live, q *openQuestion, id string) {
 	}
 }
 
+// askWatchersAgain is askAgain for a task that another process runs.
+func (e *Engine) askWatchersAgain(ref task.Ref, q *openQuestion, id string) {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	for w := range e.watchers[ref] {
+		if w.feed.refused(q.name, id) {
+			w.feed.ask(q)
+		}
+	}
+}
+
 // answerElsewhere stores an answer for a task that another process runs, which finds it there.
-func (e *Engine) answerElsewhere(ctx context.Context, ref task.Ref, key string, answer task.Outcome) (*task.Task, error) {
+func (e *Engine) answerElsewhere(ctx context.Context, ref task.Ref, name question, id string, answer task.Outcome) (*task.Task, error) {
 	t, err := unexpiredFrom(e.store.Load(ctx, ref))(e.now())
 	if err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(t.Inputs, func(in task.InputRequest) bool { return in.Key == key })
+	i := slices.IndexFunc(t.Inputs, func(in task.InputRequest) bool { return in.Key == name.key })
 	switch {
 	case t.Status.Terminal():
 		if i >= 0 && t.Inputs[i].Answer != nil {
@@ -238,11 +256,12 @@ func (e *Engine) answerElsewhere(ctx context.Context, ref task.Ref, key string, 
 	}
 	input := t.Inputs[i]
 	if err := misshapen(input, answer); err != nil {
+		e.askWatchersAgain(ref, &openQuestion{name: name, input: input}, id)
 		return nil, protocol.Errorf(protocol.CodeInvalidParams, "Invalid answer to %s: %v", input.Method, err)
 	}
 	message, others := runningMessage, false
 	for _, other := range t.Inputs {
-		if other.Answer == nil && other.Key != key {
+		if other.Answer == nil && other.Key != name.key {
 			message, others = waitingFor(other), true
 			break
 		}

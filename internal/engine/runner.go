@@ -18,6 +18,7 @@ type Caller struct {
 	Header     http.Header     // of the HTTP request, if there was one
 	Initialize json.RawMessage // params of the session's initialize request, if seen
 	Session    string          // id of the session, "" if there is none
+	Identified bool            // the principal tells this requestor from all others
 	LogLevel   string          // that the session set last; "" if it set none
 }
 

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 
@@ -19,6 +20,12 @@ func misshapen(input task.InputRequest, answer task.Outcome) error {
 	result := answer.Result
 	if _, err := protocol.Members(result); err != nil {
 		return fmt.Errorf("the result must be an object")
+	}
+	if protocol.Get(input.Params, "task") != nil && protocol.Get(result, "task") != nil { // CRE-1
+		if id, _ := protocol.Unquote(protocol.Get(protocol.Get(result, "task"), "taskId")); id == "" {
+			return fmt.Errorf("task.taskId must be a string")
+		}
+		return nil
 	}
 	switch input.Method {
 	case protocol.MethodElicit:
@@ -81,10 +88,15 @@ func misshapenElicitation(asked, result json.RawMessage) error {
 	return nil
 }
 
-// resolve reads a schema; nil if it is none.
+// resolve reads a schema; nil if it is none. One with references, which are not for forms, may
+// have no end.
 func resolve(raw json.RawMessage) *jsonschema.Resolved {
 	schema := &jsonschema.Schema{}
 	if json.Unmarshal(raw, schema) != nil {
+		return nil
+	}
+	written, err := json.Marshal(schema)
+	if err != nil || bytes.Contains(written, []byte(`"$ref":`)) || bytes.Contains(written, []byte(`"$dynamicRef":`)) {
 		return nil
 	}
 	resolved, err := schema.Resolve(nil)
@@ -102,6 +114,8 @@ func waitingFor(input task.InputRequest) string {
 		return "Waiting for input: " + cut(message, "the requestor's answer")
 	case protocol.MethodCreateMessage:
 		return "Waiting for the requestor's model to answer."
+	case protocol.MethodTasksResult:
+		return "Waiting for a task that the requestor runs."
 	}
 	return "Waiting for the requestor's roots."
 }

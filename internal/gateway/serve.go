@@ -44,6 +44,7 @@ type Config struct {
 	PushInput             bool // questions go to the session that made the task at once
 	NoStatusNotifications bool
 
+	AnyHost    bool           // see wire.HTTPOptions
 	SingleUser bool           // all HTTP requestors are one
 	Principal  task.Principal // its name, and that of the stdio requestor; default the OS user
 
@@ -152,7 +153,7 @@ func (c *Config) serveHTTP(ctx context.Context, n *node.Node, listener net.Liste
 		defer sessions.Close()
 		inner = sessions
 	}
-	opts := &wire.HTTPOptions{}
+	opts := &wire.HTTPOptions{AnyHost: c.AnyHost}
 	if c.SingleUser {
 		opts.Principal = func(*http.Request) (task.Principal, bool) { return c.Principal, true }
 	}

@@ -32,6 +32,8 @@ type Config struct {
 	// Immediate is how long a create's answer waits for what its tool has to say for now.
 	Immediate map[string]time.Duration
 
+	Asks bool // see receiver.Options
+
 	PushInput             bool
 	NoStatusNotifications bool
 
@@ -91,6 +93,7 @@ func Open(ctx context.Context, c Config) (*Node, error) {
 		Tools:     c.Tools,
 		Requests:  c.Requests,
 		Immediate: c.Immediate,
+		Asks:      c.Asks,
 		PageSize:  c.PageSize,
 		Logger:    c.Logger,
 	})

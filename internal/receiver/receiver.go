@@ -24,6 +24,7 @@ type Options struct {
 	// Immediate is how long the answer to a create may wait, by tool, for what the tool has
 	// to say to the model for now (CRE-4).
 	Immediate map[string]time.Duration
+	Asks      bool         // the handlers of plain calls are in this process, and take them with engine.TakePlain
 	PageSize  int          // tasks in a page of tasks/list; default 50
 	Logger    *slog.Logger // default: discards
 }
@@ -34,13 +35,14 @@ type Receiver struct {
 	tools    Tools
 	requests map[string]protocol.TaskSupport
 	waits    map[string]time.Duration // for the immediate response, by tool
+	asks     bool
 	pageSize int
 	log      *slog.Logger
 }
 
 // New returns a Receiver.
 func New(opts Options) *Receiver {
-	r := &Receiver{engine: opts.Engine, tools: opts.Tools, requests: opts.Requests, waits: opts.Immediate, pageSize: opts.PageSize, log: opts.Logger}
+	r := &Receiver{engine: opts.Engine, tools: opts.Tools, requests: opts.Requests, waits: opts.Immediate, asks: opts.Asks, pageSize: opts.PageSize, log: opts.Logger}
 	if r.pageSize <= 0 {
 		r.pageSize = 50
 	}
@@ -50,12 +52,11 @@ func New(opts Options) *Receiver {
 	return r
 }
 
-// Requestor is who sent a message.
+// Requestor is who sent a message. One that is not Identified has no tasks/list (SEC-4).
 type Requestor struct {
 	engine.Caller
-	// Identified says that the principal tells this requestor from all others. Without it
-	// tasks/list does not exist (SEC-4).
-	Identified bool
+	// Connection says that all streams of the session are one connection, as over stdio.
+	Connection bool
 }
 
 // Answer is the result or the error object of a response; one of them is set.

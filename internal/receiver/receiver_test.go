@@ -72,7 +72,7 @@ func TestNegotiate(t *testing.T) {
 		{`{"protocolVersion":"2026-07-28","capabilities":{}}`, `{"protocolVersion":"2026-07-28","capabilities":{}}`, true, false}, // X-14
 		{`7`, `7`, true, false},
 	} {
-		got, tasks := r.Negotiate(&receiver.Requestor{Identified: tc.identified}, json.RawMessage(tc.in))
+		got, tasks := r.Negotiate(&receiver.Requestor{Caller: engine.Caller{Identified: tc.identified}}, json.RawMessage(tc.in))
 		if string(got) != tc.want || tasks != tc.tasks {
 			t.Errorf("%s\ngot  %s, %v\nwant %s", tc.in, got, tasks, tc.want)
 		}
@@ -138,7 +138,7 @@ func FuzzHandle(f *testing.F) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		a, err := r.Handle(ctx, &receiver.Requestor{Identified: true}, m)
+		a, err := r.Handle(ctx, &receiver.Requestor{Caller: engine.Caller{Identified: true}}, m)
 		if err != nil {
 			t.Fatal(err)
 		}

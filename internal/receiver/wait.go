@@ -38,6 +38,10 @@ func message(ev engine.Event) Message {
 		wire := wireTask(ev.State)
 		return Message{Method: ev.Method, Params: wire.AppendJSON(nil)}
 	}
+	switch ev.Method {
+	case protocol.MethodTasksGet, protocol.MethodTasksResult, protocol.MethodTasksCancel, protocol.MethodTasksList: // REL-2
+		return Message{ID: ev.Ask, Method: ev.Method, Params: ev.Params}
+	}
 	marked, err := protocol.SetMeta(ev.Params, protocol.MetaRelatedTask, protocol.RelatedTask(ev.Task))
 	if err != nil { // no params, or none that could carry it
 		marked, _ = protocol.SetMeta([]byte("{}"), protocol.MetaRelatedTask, protocol.RelatedTask(ev.Task))
@@ -47,7 +51,7 @@ func message(ev engine.Event) Message {
 
 func (from *Requestor) listener() engine.Listener {
 	return engine.Listener{
-		Principal: from.Principal, Session: from.Session, Identified: from.Identified, Initialize: from.Initialize,
+		Principal: from.Principal, Session: from.Session, Identified: from.Identified, Connection: from.Connection, Initialize: from.Initialize,
 	}
 }
 

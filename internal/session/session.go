@@ -35,9 +35,19 @@ type Options struct {
 	// OnNotification is called with each notification, in order, from the read loop: as long
 	// as it runs, nothing else is read. Default: ignored.
 	OnNotification func(method string, params json.RawMessage)
-	// OnRequest answers the server's requests, each in its own goroutine; ctx ends with the
-	// session, or when the server cancels the request: then the answer is not sent. Default: ping is answered {}, everything else -32601.
-	OnRequest func(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, *protocol.Error)
+	// OnRequest takes the server's requests, in order with its notifications, from the read
+	// loop: it must not wait for an answer, which is left to what it returns. ctx ends with the
+	// session, or when the server cancels the request: then the answer is not sent.
+	// Default: Refuse.
+	OnRequest func(ctx context.Context, method string, params json.RawMessage) Answer
+}
+
+// Answer waits for the answer to a request of the server, in a goroutine of its own.
+type Answer func() (json.RawMessage, *protocol.Error)
+
+// Answered is an Answer that is known already.
+func Answered(result json.RawMessage, err *protocol.Error) Answer {
+	return func() (json.RawMessage, *protocol.Error) { return result, err }
 }
 
 // closeGrace bounds how long Close waits for notifications that are on their way.
@@ -101,12 +111,12 @@ func Connect(ctx context.Context, t mcp.Transport, opts *Options) (*Session, err
 	return s, nil
 }
 
-// Refuse is the default of Options.OnRequest.
-func Refuse(_ context.Context, method string, _ json.RawMessage) (json.RawMessage, *protocol.Error) {
+// Refuse is the default of Options.OnRequest: ping is answered {}, everything else -32601.
+func Refuse(_ context.Context, method string, _ json.RawMessage) Answer {
 	if method == protocol.MethodPing {
-		return json.RawMessage(`{}`), nil
+		return Answered(json.RawMessage(`{}`), nil)
 	}
-	return nil, protocol.Errorf(protocol.CodeMethodNotFound, "method %q is not supported", method)
+	return Answered(nil, protocol.Errorf(protocol.CodeMethodNotFound, "method %q is not supported", method))
 }
 
 func (s *Session) initialize(ctx context.Context) error {
@@ -278,11 +288,9 @@ func (s *Session) read() {
 		case *jsonrpc.Request:
 			switch {
 			case msg.IsCall():
-				ctx, cancel := s.begin(msg.ID)
-				s.work.Go(func() {
-					defer cancel()
-					s.answer(ctx, msg)
-				})
+				ctx, finish := s.begin(msg.ID)
+				answer := s.opts.OnRequest(ctx, msg.Method, msg.Params)
+				s.work.Go(func() { s.answer(msg.ID, answer, finish) })
 			case msg.Method == protocol.MethodCancelled && s.cancelled(msg.Params):
 			case s.opts.OnNotification != nil:
 				s.opts.OnNotification(msg.Method, msg.Params)
@@ -291,17 +299,25 @@ func (s *Session) read() {
 	}
 }
 
-// begin enters a request of the server.
-func (s *Session) begin(id jsonrpc.ID) (context.Context, context.CancelFunc) {
+// Asked reports whether a request of the server is not answered yet.
+func (s *Session) Asked() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.asked) > 0
+}
+
+// begin enters a request of the server. finish reports whether it still wants the answer.
+func (s *Session) begin(id jsonrpc.ID) (ctx context.Context, finish func() bool) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked[id] = cancel
-	return ctx, func() {
+	return ctx, func() bool {
 		s.mu.Lock()
 		delete(s.asked, id)
 		s.mu.Unlock()
-		cancel()
+		defer cancel()
+		return ctx.Err() == nil
 	}
 }
 
@@ -324,16 +340,15 @@ func (s *Session) cancelled(params json.RawMessage) bool {
 	return cancel != nil
 }
 
-func (s *Session) answer(ctx context.Context, req *jsonrpc.Request) {
-	resp := &jsonrpc.Response{ID: req.ID}
+func (s *Session) answer(id jsonrpc.ID, answer Answer, finish func() bool) {
+	resp := &jsonrpc.Response{ID: id}
 	var refused *protocol.Error
-	if resp.Result, refused = s.opts.OnRequest(ctx, req.Method, req.Params); refused != nil {
+	if resp.Result, refused = answer(); refused != nil {
 		resp.Error = &jsonrpc.Error{Code: refused.Code, Message: refused.Message, Data: refused.Data}
 	}
-	if ctx.Err() != nil {
-		return
+	if finish() {
+		_ = s.conn.Write(s.ctx, resp) // it fails when the connection has ended, which read reports
 	}
-	_ = s.conn.Write(s.ctx, resp) // it fails when the connection has ended, which read reports
 }
 
 func (s *Session) end(err error) {

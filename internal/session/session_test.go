@@ -183,7 +183,7 @@ func TestRefusesRequests(t *testing.T) {
 			var asked atomic.Int32
 			s := connect(t, peer.start(t, nil), &session.Options{
 				Capabilities: json.RawMessage(`{"elicitation":{}}`),
-				OnRequest: func(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, *protocol.Error) {
+				OnRequest: func(ctx context.Context, method string, params json.RawMessage) session.Answer {
 					asked.Add(1)
 					return session.Refuse(ctx, method, params)
 				},

@@ -11,26 +11,46 @@ import (
 	"github.com/coatcheck/coatcheck/task"
 )
 
-// ask puts a request of the server to a task's requestor, and waits for the answer.
-func ask(ctx context.Context, line engine.Line, method string, params json.RawMessage) (json.RawMessage, *protocol.Error) {
+// ask puts a request of the server to a task's requestor. It is withdrawn when ctx ends, and
+// when the task is over.
+func ask(ctx context.Context, over <-chan struct{}, line engine.Line, method string, params json.RawMessage) session.Answer {
 	if line == nil || method == protocol.MethodPing {
 		return session.Refuse(ctx, method, params)
+	}
+	switch method {
+	case protocol.MethodTasksGet, protocol.MethodTasksCancel, protocol.MethodTasksList: // of a task that the client runs for it
+		return func() (json.RawMessage, *protocol.Error) {
+			answer, err := line.Call(ctx, method, params)
+			return answeredBy(answer, err)
+		}
 	}
 	answers := make(chan task.Outcome, 1)
 	withdraw, err := line.Ask(method, params, func(answer task.Outcome) { answers <- answer })
 	if err != nil {
-		return nil, refused(err)
+		return session.Answered(nil, refused(err))
 	}
-	select {
-	case answer := <-answers:
-		if answer.Error != nil {
-			return nil, errorOf(answer.Error)
+	return func() (json.RawMessage, *protocol.Error) {
+		select {
+		case answer := <-answers:
+			return answeredBy(answer, nil)
+		case <-over:
+		case <-ctx.Done():
 		}
-		return answer.Result, nil
-	case <-ctx.Done():
 		withdraw()
-		return nil, protocol.Errorf(protocol.CodeRequestCancelled, "Request cancelled")
+		return answeredBy(task.Outcome{}, context.Canceled)
 	}
+}
+
+func answeredBy(answer task.Outcome, err error) (json.RawMessage, *protocol.Error) {
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return nil, protocol.Errorf(protocol.CodeRequestCancelled, "Request cancelled")
+	case err != nil:
+		return nil, refused(err)
+	case answer.Error != nil:
+		return nil, errorOf(answer.Error)
+	}
+	return answer.Result, nil
 }
 
 // refused makes an error of Ask what the server is answered.

@@ -36,7 +36,12 @@ func (u *inProcess) Start(ctx context.Context, job *engine.Job, ended func(task.
 		line:   job.Line,
 		ended:  ended,
 	}
-	p.unwatch = context.AfterFunc(ctx, func() { p.end(task.Outcome{}, ctx.Err()) })
+	watching := make(chan struct{})
+	p.unwatch = context.AfterFunc(ctx, func() {
+		<-watching // ctx may be done already
+		p.end(task.Outcome{}, ctx.Err())
+	})
+	close(watching)
 	running := &Running{Job: job}
 	session, err := u.server.Connect(context.WithValue(ctx, runningKey{}, running), p, &mcp.ServerSessionOptions{State: stateOf(job.Caller)})
 	if err != nil {

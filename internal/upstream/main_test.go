@@ -115,6 +115,13 @@ func newServer(events chan<- string) *mcp.Server {
 		}
 		return say("gave up")
 	})
+	add("forget", func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		go func() { _, _ = req.Session.ListRoots(context.WithoutCancel(ctx), nil) }()
+		if _, err := req.Session.Elicit(ctx, question); err != nil {
+			return nil, err
+		}
+		return say(fmt.Sprint(os.Getpid()))
+	})
 	add("ping", func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		return &mcp.CallToolResult{Content: []mcp.Content{}}, req.Session.Ping(ctx, nil)
 	})
@@ -150,7 +157,8 @@ func newServer(events chan<- string) *mcp.Server {
 func newJob(tool string) (*engine.Job, <-chan string) {
 	progress := make(chan string, 100)
 	return &engine.Job{
-		Ref: task.Ref{ID: "T"},
+		Ref:    task.Ref{ID: "T"},
+		Caller: &engine.Caller{Identified: true},
 		Request: task.Request{
 			Method: protocol.MethodToolsCall,
 			Params: json.RawMessage(`{"name":"` + tool + `","arguments":{},"_meta":{"progressToken":"p"}}`),

@@ -19,18 +19,21 @@ import (
 
 // ProcessOptions configures Process. A nil *ProcessOptions means all defaults.
 type ProcessOptions struct {
-	Processes int          // the most that run at a time; default 4
+	// Processes is the most whose tasks work at a time; default 4. Tasks that wait for input
+	// may have 16 times as many beside.
+	Processes int
 	Logger    *slog.Logger // gets the processes' stderr, line by line; default: discards
 }
 
 // Processes runs requests in child processes that speak stdio, one request per process at a
 // time: stdio cannot tell which call a server's question belongs to.
 type Processes struct {
-	path  string
-	args  []string
-	log   *slog.Logger
-	tools *toolSupport
-	slots chan struct{} // held while a process is used, and until it is gone once it is discarded
+	path    string
+	args    []string
+	log     *slog.Logger
+	tools   *toolSupport
+	listing chan struct{} // held by Tools
+	slots   slots         // held while a process runs a task, and until it is gone once it is discarded
 
 	mu     sync.Mutex
 	closed bool
@@ -41,17 +44,40 @@ type Processes struct {
 
 type process struct {
 	session *session.Session
-	client  string // what it was told of its client: its tools may depend on that
-	current atomic.Pointer[engine.Job]
+	client  client // the only one it is used for
+	current atomic.Pointer[use]
 }
 
-// clientOf says what a process is told of the client whose requests it runs.
-func clientOf(caller *engine.Caller) string {
-	client := string(caller.Capabilities())
-	if caller != nil && caller.LogLevel != "" {
-		client += " " + caller.LogLevel
+// client is whose requests a process runs, and what it was told of them. What a call leaves
+// behind in a process may still ask and tell when the call is over: nobody else may hear that.
+type client struct {
+	principal    task.Principal
+	session      string // if the principal does not tell requestors apart
+	capabilities string // the tools may depend on these
+	logLevel     string
+}
+
+func clientOf(job *engine.Job) client {
+	c := client{principal: job.Ref.Principal, capabilities: string(job.Caller.Capabilities())}
+	if job.Caller != nil {
+		c.logLevel = job.Caller.LogLevel
+		if !job.Caller.Identified {
+			c.session = job.Caller.Session
+		}
 	}
-	return client
+	return c
+}
+
+// isStranger reports whether nothing tells a job's requestor from others: whoever comes next
+// would get its process.
+func isStranger(job *engine.Job) bool {
+	return job.Caller == nil || !job.Caller.Identified && job.Caller.Session == ""
+}
+
+// use is what a process is used for.
+type use struct {
+	line engine.Line   // the job's
+	over chan struct{} // closed when the job has ended
 }
 
 // Process returns a runner on a pool of processes of one command, which are started as they
@@ -80,9 +106,10 @@ func Process(command []string, opts *ProcessOptions) (*Processes, error) {
 	}
 	return &Processes{
 		path: path, args: command, log: o.Logger,
-		tools: newToolSupport(),
-		slots: make(chan struct{}, o.Processes),
-		all:   map[*process]struct{}{},
+		tools:   newToolSupport(),
+		listing: make(chan struct{}, 1),
+		slots:   slots{limit: o.Processes},
+		all:     map[*process]struct{}{},
 	}, nil
 }
 
@@ -98,14 +125,17 @@ func (p *Processes) Run(ctx context.Context, job *engine.Job) (task.Outcome, err
 
 // attempt goes on with a run in a process.
 func (p *Processes) attempt(ctx context.Context, r *run) (task.Outcome, error) {
-	proc, err := p.acquire(ctx, r.job.Caller, false)
+	proc, err := p.acquire(ctx, r.job)
 	if err != nil {
 		return task.Outcome{}, err
 	}
-	proc.current.Store(r.job)
+	over := make(chan struct{})
+	proc.current.Store(&use{line: &slotLine{Line: r.job.Line, slots: &p.slots}, over: over})
 	outcome, err := r.on(ctx, proc.session)
 	proc.current.Store(nil)
-	if ctx.Err() != nil {
+	asking := proc.session.Asked() // what has taken current is counted by now
+	close(over)
+	if ctx.Err() != nil || asking || isStranger(r.job) {
 		p.discard(proc) // it may still be at it, and does not say when it is done
 	} else {
 		p.release(proc)
@@ -114,16 +144,25 @@ func (p *Processes) attempt(ctx context.Context, r *run) (task.Outcome, error) {
 }
 
 // Tools returns what the server itself says of each tool's support for tasks; a tool that is
-// not in it has none.
+// not in it has none. It waits for no task: it may use a process beyond the limit.
 func (p *Processes) Tools(ctx context.Context) (map[string]protocol.TaskSupport, error) {
 	if tools, ok := p.tools.cached(); ok {
 		return tools, nil
 	}
-	proc, err := p.acquire(ctx, nil, true)
+	select {
+	case p.listing <- struct{}{}:
+		defer func() { <-p.listing }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if tools, ok := p.tools.cached(); ok {
+		return tools, nil
+	}
+	proc, err := p.ready(ctx, nil)
 	if err != nil {
 		return nil, p.explain(ctx, err)
 	}
-	defer p.release(proc)
+	defer p.keep(proc, 0)
 	tools, err := p.tools.get(ctx, proc.session, "")
 	return tools, p.explain(ctx, err)
 }
@@ -141,23 +180,28 @@ func (p *Processes) Close() error {
 	return nil
 }
 
-// acquire returns a process that knows the caller's client, or any at all, and is idle, or a
-// new one.
-func (p *Processes) acquire(ctx context.Context, caller *engine.Caller, anyClient bool) (*process, error) {
-	client := clientOf(caller)
-	select {
-	case p.slots <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
+// acquire takes a slot and a process for a job.
+func (p *Processes) acquire(ctx context.Context, job *engine.Job) (*process, error) {
+	if err := p.slots.take(ctx); err != nil {
+		return nil, err
 	}
+	proc, err := p.ready(ctx, job)
+	if err != nil {
+		p.slots.give()
+	}
+	return proc, err
+}
+
+// ready returns a process that is idle and may run the job, or any at all if that is nil, or a
+// new one.
+func (p *Processes) ready(ctx context.Context, job *engine.Job) (*process, error) {
 	for {
-		proc, err := p.nextIdle(client, anyClient)
+		proc, err := p.nextIdle(job)
 		if err != nil {
-			<-p.slots
 			return nil, err
 		}
 		if proc == nil {
-			break
+			return p.start(ctx, job)
 		}
 		select {
 		case <-proc.session.Done(): // it died meanwhile
@@ -166,52 +210,61 @@ func (p *Processes) acquire(ctx context.Context, caller *engine.Caller, anyClien
 			return proc, nil
 		}
 	}
-	proc, err := p.start(ctx, caller)
-	if err != nil {
-		<-p.slots
-	}
-	return proc, err
 }
 
-// nextIdle takes an idle process, the one used last. If there is none for the client, one
-// of another makes room.
-func (p *Processes) nextIdle(client string, anyClient bool) (*process, error) {
+// nextIdle takes an idle process that may run the job, the one used last. If there is none, one
+// of another client makes room.
+func (p *Processes) nextIdle(job *engine.Job) (*process, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return nil, session.ErrClosed
 	}
+	var wanted client
+	if job != nil {
+		wanted = clientOf(job)
+	}
 	for i, proc := range slices.Backward(p.idle) {
-		if anyClient || proc.client == client {
+		if job == nil || proc.client == wanted {
 			p.idle = slices.Delete(p.idle, i, i+1)
 			return proc, nil
 		}
 	}
-	if len(p.idle) > 0 && len(p.all) >= cap(p.slots) {
+	p.trim(p.slots.spare())
+	return nil, nil
+}
+
+// trim ends idle processes, those that were used longest ago, until no more than n are left.
+func (p *Processes) trim(n int) {
+	for len(p.idle) > max(0, n) {
 		proc := p.idle[0]
 		p.idle = p.idle[1:]
 		p.ending.Go(func() { p.end(proc) })
 	}
-	return nil, nil
 }
 
-func (p *Processes) start(ctx context.Context, caller *engine.Caller) (*process, error) {
+// start starts a process for a job, or for none.
+func (p *Processes) start(ctx context.Context, job *engine.Job) (*process, error) {
 	cmd := exec.Command(p.path, p.args[1:]...) //nolint:noctx // it outlives the run that starts it
 	cmd.Stderr = LogLines(p.log)
-	proc := &process{client: clientOf(caller)}
+	proc := &process{}
+	var caller *engine.Caller
+	if job != nil {
+		proc.client, caller = clientOf(job), job.Caller
+	}
 	s, err := session.Connect(ctx, session.CommandTransport(cmd), &session.Options{
 		Capabilities: caller.Capabilities(),
 		OnNotification: func(method string, params json.RawMessage) {
 			if method == protocol.MethodToolsChanged {
 				p.tools.changed()
 			}
-			if job := proc.current.Load(); job != nil {
-				notify(job.Line, method, params)
+			if at := proc.current.Load(); at != nil {
+				notify(at.line, method, params)
 			}
 		},
-		OnRequest: func(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, *protocol.Error) {
-			if job := proc.current.Load(); job != nil {
-				return ask(ctx, job.Line, method, params)
+		OnRequest: func(ctx context.Context, method string, params json.RawMessage) session.Answer {
+			if at := proc.current.Load(); at != nil {
+				return ask(ctx, at.over, at.line, method, params)
 			}
 			return session.Refuse(ctx, method, params)
 		},
@@ -237,7 +290,7 @@ func (p *Processes) add(proc *process) bool {
 	return !p.closed
 }
 
-// release gives a process back.
+// release gives a process and its slot back.
 func (p *Processes) release(proc *process) {
 	select {
 	case <-proc.session.Done():
@@ -245,12 +298,19 @@ func (p *Processes) release(proc *process) {
 		return
 	default:
 	}
+	p.keep(proc, 1)
+	p.slots.give() // after keep: whoever gets it finds the process
+}
+
+// keep makes a process idle, if there is room for it once so many slots are given back.
+func (p *Processes) keep(proc *process, slots int) {
 	p.mu.Lock()
-	if !p.closed {
-		p.idle = append(p.idle, proc)
+	defer p.mu.Unlock()
+	if p.closed {
+		return
 	}
-	p.mu.Unlock()
-	<-p.slots
+	p.idle = append(p.idle, proc)
+	p.trim(p.slots.spare() + slots)
 }
 
 // discard ends a process; its slot is free when it is gone.
@@ -258,12 +318,12 @@ func (p *Processes) discard(proc *process) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed { // Close does it
-		<-p.slots
+		p.slots.give()
 		return
 	}
 	p.ending.Go(func() {
 		p.end(proc)
-		<-p.slots
+		p.slots.give()
 	})
 }
 

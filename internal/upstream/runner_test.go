@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -87,7 +88,7 @@ func TestOutcomes(t *testing.T) {
 			}
 			// A client without the capability, and ping.
 			job, _ := newJob("elicit")
-			job.Caller = &engine.Caller{Initialize: json.RawMessage(`{"capabilities":{}}`)}
+			job.Caller = &engine.Caller{Identified: true, Initialize: json.RawMessage(`{"capabilities":{}}`)}
 			if got, err := r.Run(t.Context(), job); err != nil || !strings.Contains(string(got.Error), "elicitation") {
 				t.Errorf("elicit: %s %v", got.Error, err)
 			}
@@ -192,7 +193,7 @@ func TestQuestions(t *testing.T) {
 			r := way.start(t, nil)
 			for tool, want := range map[string]string{"elicit": "decline", "sample": "ü by m", "roots": "no roots here"} {
 				job, _ := newJob(tool)
-				job.Caller = &engine.Caller{Initialize: []byte(`{"capabilities":{"elicitation":{},"sampling":{},"roots":{}}}`)}
+				job.Caller = &engine.Caller{Identified: true, Initialize: []byte(`{"capabilities":{"elicitation":{},"sampling":{},"roots":{}}}`)}
 				job.Line.(*line).answer = func(method string, params json.RawMessage) (task.Outcome, error) {
 					if tool != "roots" && protocol.Get(protocol.Get(params, "_meta"), "kept") == nil {
 						t.Errorf("%s came with %s", method, params)
@@ -229,7 +230,7 @@ func TestProcessKnowsItsClient(t *testing.T) {
 	p := newProcesses(t, 2)
 	pid := func(initialize string) string {
 		job, _ := newJob("pid")
-		job.Caller = &engine.Caller{Initialize: []byte(initialize)}
+		job.Caller = &engine.Caller{Identified: true, Initialize: []byte(initialize)}
 		outcome, err := p.Run(t.Context(), job)
 		if err != nil {
 			t.Fatal(err)
@@ -248,6 +249,33 @@ func TestProcessKnowsItsClient(t *testing.T) {
 		defer p.mu.Unlock()
 		return len(p.all) <= 2
 	})
+}
+
+// SEC-1: what a call leaves behind in a process is heard by nobody else, as the process is not
+// used for anybody else: by principal, or by session where that does not tell requestors apart.
+// One that serves a stranger is not used again.
+func TestProcessKnowsWhoseItIs(t *testing.T) {
+	p := newProcesses(t, 10)
+	pid := func(principal task.Principal, session string) string {
+		job, _ := newJob("pid")
+		job.Ref.Principal = principal
+		job.Caller = &engine.Caller{Principal: principal, Identified: principal == "alice" || principal == "bob", Session: session}
+		outcome, err := p.Run(t.Context(), job)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return textOf(outcome.Result)
+	}
+	whose := map[string]string{}
+	for who, got := range map[string]string{"alice": pid("alice", "1"), "bob": pid("bob", "1"), "session 1": pid("", "1"), "session 2": pid("", "2"), "shared name 1": pid("all", "1"), "shared name 2": pid("all", "2"), "stranger": pid("", ""), "another stranger": pid("", "")} {
+		if other := whose[got]; other != "" {
+			t.Errorf("%s and %s have one process", who, other)
+		}
+		whose[got] = who
+	}
+	if whose[pid("alice", "2")] != "alice" || whose[pid("", "2")] != "session 2" {
+		t.Error("a process is not used again")
+	}
 }
 
 func TestMalformedParams(t *testing.T) {
@@ -310,5 +338,18 @@ func TestURLThatIsNotThere(t *testing.T) {
 	var wire *protocol.Error
 	if !errors.As(err, &wire) || wire.Code != protocol.CodeInternalError || strings.Contains(wire.Message, ts.URL) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// CAN-2: a task may be cancelled, or expire, before its work has begun.
+func TestCancelledBeforeItBegins(t *testing.T) {
+	runner := InProcess(newServer(nil), slog.New(slog.DiscardHandler))
+	for range 300 {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		job, _ := newJob("echo")
+		if _, err := runner.Run(ctx, job); err != nil && !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
 	}
 }

@@ -62,6 +62,7 @@ func (t *toolSupport) current(name string) (map[string]protocol.TaskSupport, boo
 // that it runs tools/call as tasks, no tool does (TOOL-1).
 func (t *toolSupport) get(ctx context.Context, s *session.Session, name string) (map[string]protocol.TaskSupport, error) {
 	if !declaresTasks(s.Server()) {
+		t.fresh()
 		t.set(map[string]protocol.TaskSupport{}, nil)
 		return nil, nil
 	}
@@ -77,9 +78,7 @@ func (t *toolSupport) get(ctx context.Context, s *session.Session, name string) 
 	if tools, ok := t.current(name); ok {
 		return tools, nil
 	}
-	t.mu.Lock()
-	t.stale = false // a change from here on makes the answer stale
-	t.mu.Unlock()
+	t.fresh()
 	byName, known, err := listTools(ctx, s)
 	if err != nil {
 		t.changed()
@@ -87,6 +86,13 @@ func (t *toolSupport) get(ctx context.Context, s *session.Session, name string) 
 	}
 	t.set(byName, known)
 	return byName, nil
+}
+
+// fresh notes that the server is asked: a change from here on makes the answer stale.
+func (t *toolSupport) fresh() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.stale = false
 }
 
 func (t *toolSupport) set(byName map[string]protocol.TaskSupport, known map[string]bool) {

@@ -95,8 +95,8 @@ func (u *Remote) connect(ctx context.Context, caller *engine.Caller, line engine
 			}
 			notify(line, method, params)
 		},
-		OnRequest: func(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, *protocol.Error) {
-			return ask(ctx, line, method, params)
+		OnRequest: func(ctx context.Context, method string, params json.RawMessage) session.Answer {
+			return ask(ctx, nil, line, method, params) // the session ends with the task
 		},
 	}
 	if line != nil {

@@ -40,6 +40,9 @@ type HTTPOptions struct {
 	// particular (SEC-1, SEC-3, SEC-4).
 	Principal func(*http.Request) (p task.Principal, identified bool)
 	MaxBody   int64 // bytes; default DefaultMaxBody
+	// AnyHost lets requests pass that reach a loopback address under a foreign host name: from a
+	// proxy on this machine, or from a web page that had its name point here.
+	AnyHost bool
 }
 
 // TokenPrincipal is the default of HTTPOptions.Principal.
@@ -76,7 +79,7 @@ func Handler(inner http.Handler, r *receiver.Receiver, opts *HTTPOptions) http.H
 }
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	if rebound(req) {
+	if !h.opts.AnyHost && rebound(req) {
 		http.Error(w, "Forbidden: invalid Host header", http.StatusForbidden)
 		return
 	}
@@ -155,6 +158,12 @@ func (h *handler) post(w http.ResponseWriter, req *http.Request) {
 			if level, ok := protocol.Unquote(protocol.Get(m.Params, "level")); ok {
 				known.logLevel.Store(&level)
 			}
+		}
+		call := h.receiver.Plain(h.requestor(req, known), m)
+		call.Name(req.Header)
+		if call != nil {
+			h.plain(w, req, body, call)
+			return
 		}
 		h.pass(w, req, body)
 	}
@@ -235,12 +244,11 @@ func (h *handler) requestor(req *http.Request, s *session) *receiver.Requestor {
 	principal, identified := h.opts.Principal(req)
 	from := &receiver.Requestor{
 		Caller: engine.Caller{
-			Principal: principal,
+			Principal: principal, Identified: identified,
 			TokenInfo: auth.TokenInfoFromContext(req.Context()),
 			Header:    req.Header,
 			Session:   header(req, sessionHeader),
 		},
-		Identified: identified,
 	}
 	if s != nil {
 		from.Initialize = s.initialize
@@ -281,7 +289,7 @@ func (h *handler) accept(w http.ResponseWriter, req *http.Request, m *protocol.M
 		answer.Result = nil
 	}
 	if refused := h.receiver.Accept(req.Context(), h.requestor(req, s), id, answer); refused != nil {
-		writeJSON(w, http.StatusBadRequest, protocol.AppendError(nil, nil, refused))
+		writeJSON(w, http.StatusBadRequest, protocol.AppendError(nil, m.ID, refused)) // without the id the SDK's client ends its session
 		return
 	}
 	w.WriteHeader(http.StatusAccepted)

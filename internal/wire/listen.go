@@ -3,10 +3,12 @@ package wire
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"mime"
 	"net/http"
 	"sync"
 
+	"github.com/coatcheck/coatcheck/internal/receiver"
 	"github.com/coatcheck/coatcheck/protocol"
 )
 
@@ -45,6 +47,28 @@ func (h *handler) listen(w http.ResponseWriter, req *http.Request) {
 	rw.finish()
 }
 
+// plain serves a tools/call that runs plainly, with what its handler asks of the requestor's
+// tasks put between the events of its own stream (REL-4).
+func (h *handler) plain(w http.ResponseWriter, req *http.Request, body []byte, call *receiver.Plain) {
+	defer call.Done()
+	ctx, stop := context.WithCancel(req.Context())
+	var speaking sync.WaitGroup
+	defer speaking.Wait()
+	defer stop()
+	s := &sharedStream{ResponseWriter: w, opened: func() {}, boundary: make(chan struct{}, 1)}
+	call.Speak()
+	speaking.Go(func() {
+		defer call.Silence()
+		for {
+			m, err := call.Next(ctx)
+			if err != nil || s.send(ctx, messageEvent(m.Append(nil))) != nil {
+				return
+			}
+		}
+	})
+	h.inner.ServeHTTP(s, withBody(req, body))
+}
+
 // sharedStream is an event stream of the inner handler to which events can be added. The inner
 // handler's bytes pass as they come.
 type sharedStream struct {
@@ -71,11 +95,17 @@ func (s *sharedStream) begin(status int) {
 		s.started = true
 	}
 	s.ResponseWriter.WriteHeader(status)
-	media, _, _ := mime.ParseMediaType(s.Header().Get("Content-Type"))
-	if status == http.StatusOK && media == "text/event-stream" && s.Header().Get("Content-Encoding") == "" {
+	if status == http.StatusOK && s.isStream() {
 		s.opened()
 	}
 }
+
+func (s *sharedStream) isStream() bool {
+	media, _, _ := mime.ParseMediaType(s.Header().Get("Content-Type"))
+	return media == "text/event-stream" && s.Header().Get("Content-Encoding") == ""
+}
+
+var errNoStream = errors.New("the answer is no event stream")
 
 func (s *sharedStream) Write(p []byte) (int, error) {
 	s.mu.Lock()
@@ -106,12 +136,17 @@ func (s *sharedStream) FlushError() error {
 // Unwrap lets http.ResponseController reach the connection's deadlines.
 func (s *sharedStream) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 
-// send adds an event, as soon as the inner handler is between two of its own.
+// send adds an event, as soon as the inner handler is between two of its own. Of a stream that
+// the inner handler has yet to begin, its headers say that it will be one.
 func (s *sharedStream) send(ctx context.Context, event []byte) error {
 	for {
 		s.mu.Lock()
 		if s.state.between() {
 			defer s.mu.Unlock()
+			if !s.isStream() {
+				return errNoStream
+			}
+			s.begin(http.StatusOK)
 			if _, err := s.ResponseWriter.Write(event); err != nil {
 				return err
 			}

@@ -264,6 +264,24 @@ func TestDNSRebinding(t *testing.T) {
 		}
 	}
 	web.CloseClientConnections()
+
+	proxied := httptest.NewServer(wire.Handler(newSDK(t, &mcp.StreamableHTTPOptions{DisableLocalhostProtection: true}), r, &wire.HTTPOptions{AnyHost: true}))
+	defer proxied.Close()
+	for _, body := range []string{`{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"taskId":"x"}}`, `{"jsonrpc":"2.0","id":1,"method":"ping"}`} {
+		req, _ := http.NewRequest(http.MethodPost, proxied.URL, strings.NewReader(body))
+		req.Host = "mcp.example"
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Accept", "application/json, text/event-stream")
+		resp, err := proxied.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode == http.StatusForbidden {
+			t.Errorf("%s from a proxy is refused", body)
+		}
+	}
+	proxied.CloseClientConnections()
 }
 
 func TestSessions(t *testing.T) {

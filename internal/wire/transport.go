@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"sync"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -54,11 +55,14 @@ func (t *transport) Connect(ctx context.Context) (mcp.Connection, error) {
 		receiver:   t.receiver,
 		host:       t.host,
 		from: receiver.Requestor{
-			Caller:     engine.Caller{Principal: t.opts.Principal, Session: cmp.Or(t.opts.Session, rand.Text())},
-			Identified: true,
+			Caller: engine.Caller{
+				Principal: t.opts.Principal, Session: cmp.Or(t.opts.Session, rand.Text()), Identified: true,
+			},
+			Connection: true,
 		},
 		rewrites: map[jsonrpc.ID]func(json.RawMessage) json.RawMessage{},
 		waits:    newWaits(),
+		untaken:  map[jsonrpc.ID]*receiver.Plain{},
 	}
 	c.ctx, c.stop = context.WithCancel(context.WithoutCancel(ctx))
 	return c, nil
@@ -85,7 +89,8 @@ type conn struct {
 	tasks    bool // tasks were declared
 	rewrites map[jsonrpc.ID]func(json.RawMessage) json.RawMessage
 
-	initialize jsonrpc.ID // of a host's initialize request
+	untaken    map[jsonrpc.ID]*receiver.Plain // plain calls that have no answer yet
+	initialize jsonrpc.ID                     // of a host's initialize request
 }
 
 // Read returns the next message that is for the server.
@@ -206,6 +211,9 @@ func (c *conn) take(req *jsonrpc.Request) bool {
 	}
 	m := protocol.NewCall(protocol.Marshal(req.ID.Raw()), req.Method, req.Params)
 	if !c.receiver.Takes(m) {
+		if call := c.receiver.Plain(&from, m); call != nil {
+			c.plain(req, call)
+		}
 		return false
 	}
 	ctx, end := c.waits.begin(c.ctx, ownScope, m.ID)
@@ -218,6 +226,17 @@ func (c *conn) take(req *jsonrpc.Request) bool {
 		_ = c.Connection.Write(c.ctx, response(req.ID, a)) // fails only when nobody reads any more
 	})
 	return true
+}
+
+// plain hands on a call that runs plainly, whose handler may have the requestor run tasks: it
+// speaks on the session's own stream.
+func (c *conn) plain(req *jsonrpc.Request, call *receiver.Plain) {
+	headers := http.Header{}
+	call.Name(headers)
+	req.Extra = &mcp.RequestExtra{Header: headers}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.untaken[req.ID] = call
 }
 
 // negotiated learns from the answer to a host's initialize request whether there are tasks:
@@ -286,7 +305,12 @@ func (c *conn) Write(ctx context.Context, msg jsonrpc.Message) error {
 		c.mu.Lock()
 		change := c.rewrites[resp.ID]
 		delete(c.rewrites, resp.ID)
+		call := c.untaken[resp.ID]
+		delete(c.untaken, resp.ID)
 		c.mu.Unlock()
+		if call != nil {
+			call.Done()
+		}
 		if change != nil && resp.Error == nil {
 			edited := *resp
 			edited.Result = change(resp.Result)
@@ -301,6 +325,11 @@ func (c *conn) Close() error {
 	c.stop()
 	err := c.Connection.Close()
 	c.answers.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, call := range c.untaken {
+		call.Done()
+	}
 	return err
 }
 

@@ -13,33 +13,41 @@ import (
 	"github.com/coatcheck/coatcheck/task"
 )
 
+func log(job *engine.Job, n int) {
+	job.Notify(protocol.MethodLogMessage, fmt.Appendf(nil, `{"level":"info","data":%d}`, n))
+}
+
+// createIn creates a task in a session.
+func createIn(t *testing.T, e *engine.Engine, session string) task.Ref {
+	t.Helper()
+	made, err := e.Create(t.Context(), engine.Creation{
+		Caller:  &engine.Caller{Principal: "p", Session: session},
+		Request: task.Request{Method: protocol.MethodToolsCall},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made.Ref
+}
+
 // PROG-1, C.7: what a task said on its session's stream before a tasks/result call of that
 // session came is written before what it says on the call's, and nothing is lost between.
 func TestHandOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		on, said := make(chan struct{}), make(chan struct{})
 		e := start(t, engine.Options{NoStatusNotifications: true, Runner: work(func(ctx context.Context, job *engine.Job) (task.Outcome, error) {
-			log := func(n int) {
-				job.Notify(protocol.MethodLogMessage, fmt.Appendf(nil, `{"level":"info","data":%d}`, n))
-			}
-			for i := range 4 {
-				log(i)
+			for n := range 4 {
+				log(job, n)
 			}
 			said <- struct{}{}
 			<-on
-			log(4)
+			log(job, 4)
 			return done, nil
 		})})
 		from := engine.Listener{Principal: "p", Session: "s"}
 		outlet := e.Outlet(from)
 		defer outlet.Close()
-		made, err := e.Create(t.Context(), engine.Creation{
-			Caller:  &engine.Caller{Principal: "p", Session: "s"},
-			Request: task.Request{Method: protocol.MethodToolsCall},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		ref := createIn(t, e, "s")
 		<-said
 
 		var order []string // as written to the connection
@@ -48,7 +56,7 @@ func TestHandOver(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := e.Attend(made.ID, from)
+		a := e.Attend(ref.ID, from)
 		defer a.Close()
 		soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
@@ -82,25 +90,19 @@ func TestHandOver(t *testing.T) {
 func TestHandOverFromAStuckStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, engine.Options{NoStatusNotifications: true, Runner: work(func(ctx context.Context, job *engine.Job) (task.Outcome, error) {
-			job.Notify(protocol.MethodLogMessage, []byte(`{"level":"info","data":0}`))
-			job.Notify(protocol.MethodLogMessage, []byte(`{"level":"info","data":1}`))
+			log(job, 0)
+			log(job, 1)
 			return lasting(time.Hour)(ctx, job)
 		})})
 		from := engine.Listener{Principal: "p", Session: "s"}
 		outlet := e.Outlet(from)
 		defer outlet.Close()
-		made, err := e.Create(t.Context(), engine.Creation{
-			Caller:  &engine.Caller{Principal: "p", Session: "s"},
-			Request: task.Request{Method: protocol.MethodToolsCall},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		ref := createIn(t, e, "s")
 		synctest.Wait()
 		if _, err := outlet.Next(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		a := e.Attend(made.ID, from)
+		a := e.Attend(ref.ID, from)
 		defer a.Close()
 		if ev, _, err := a.Next(t.Context()); err != nil || string(protocol.Get(ev.Params, "data")) != "1" {
 			t.Errorf("got %s, %v", ev.Params, err)

@@ -1,0 +1,161 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/coatcheck/coatcheck/protocol"
+	"github.com/coatcheck/coatcheck/task"
+)
+
+// callPrefix begins the key of a request that is put to a requestor and not stored.
+const callPrefix = "c"
+
+func (q question) isCall() bool { return strings.HasPrefix(q.key, callPrefix) }
+
+// calls are the requests about a requestor's own tasks that wait for its answer. Nobody
+// misses them after a restart: they can be made again.
+type calls struct {
+	made   int
+	open   []*openQuestion
+	hosted []string // the requestor's tasks that are for this one alone, by id
+}
+
+// call puts a request about a requestor's own task to it, on any stream of its session.
+func (e *Engine) call(l *live, method string, params json.RawMessage, reply func(task.Outcome)) (withdraw func(), err error) {
+	if refused := refusal(l.initialize, method, params); refused != nil {
+		return nil, refused
+	}
+	l.audience.mu.Lock()
+	defer l.audience.mu.Unlock()
+	if l.audience.over {
+		return nil, errTaskOver
+	}
+	if len(l.audience.calls.open) >= maxOpen {
+		return nil, protocol.Errorf(protocol.CodeInternalError, "too many requests are open")
+	}
+	l.audience.calls.made++
+	key := callPrefix + strconv.Itoa(l.audience.calls.made)
+	q := &openQuestion{
+		name:  question{l.ref.ID, key},
+		input: task.InputRequest{Key: key, Method: method, Params: params},
+		reply: reply,
+	}
+	l.audience.calls.open = append(l.audience.calls.open, q)
+	e.offerCall(l, q)
+	return func() {
+		if e.takeCall(l, q.name.key) != nil {
+			e.takeBackCall(l, q, "")
+		}
+	}, nil
+}
+
+// offerCall puts a request that waits on one of the streams there are.
+func (e *Engine) offerCall(l *live, q *openQuestion) {
+	for _, f := range e.streams(l) {
+		if e.askOn(q, f) {
+			return
+		}
+	}
+}
+
+// streams returns those on which a task's requestor listens, the best first.
+func (e *Engine) streams(l *live) []*Feed {
+	all := slices.Clone(l.audience.feeds)
+	slices.Reverse(all)
+	if f := e.outlets.at(l.home); f != nil {
+		all = append(all, f)
+	}
+	return all
+}
+
+// takeCall takes a request from those that are open; nil if it is not.
+func (e *Engine) takeCall(l *live, key string) *openQuestion {
+	l.audience.mu.Lock()
+	defer l.audience.mu.Unlock()
+	open := l.audience.calls.open
+	i := slices.IndexFunc(open, func(q *openQuestion) bool { return q.name.key == key })
+	if i < 0 {
+		return nil
+	}
+	q := open[i]
+	l.audience.calls.open = slices.Delete(open, i, i+1)
+	return q
+}
+
+func (e *Engine) takeBackCall(l *live, q *openQuestion, answeredAs string) {
+	l.audience.mu.Lock()
+	defer l.audience.mu.Unlock()
+	e.takeBack(l, q, answeredAs)
+}
+
+// answerCall gives the asker what a requestor answered, once.
+func (e *Engine) answerCall(ref task.Ref, name question, id string, answer task.Outcome) {
+	l := e.liveTask(ref)
+	if l == nil {
+		if l = e.plainCall(ref); l == nil {
+			return
+		}
+	}
+	if q := e.takeCall(l, name.key); q != nil {
+		e.takeBackCall(l, q, id)
+		q.reply(answer)
+	}
+}
+
+// host notes that the requestor runs a task of its own for this one, to be cancelled there if
+// this one ends first.
+func (e *Engine) host(l *live, id string) (done func()) {
+	l.audience.mu.Lock()
+	defer l.audience.mu.Unlock()
+	if l.audience.over {
+		return func() {}
+	}
+	l.audience.calls.hosted = append(l.audience.calls.hosted, id)
+	return func() {
+		l.audience.mu.Lock()
+		defer l.audience.mu.Unlock()
+		if i := slices.Index(l.audience.calls.hosted, id); i >= 0 {
+			l.audience.calls.hosted = slices.Delete(l.audience.calls.hosted, i, i+1)
+		}
+	}
+}
+
+// silenceCalls takes back the requests of a task that is over, and has the requestor cancel
+// the tasks that it ran for it (CAN-2). Nobody waits for the answers.
+func (e *Engine) silenceCalls(l *live) {
+	all := &l.audience.calls
+	for _, q := range all.open {
+		e.takeBack(l, q, "")
+	}
+	for _, id := range all.hosted {
+		streams := e.streams(l)
+		if len(streams) == 0 || refusal(l.initialize, protocol.MethodTasksCancel, nil) != nil {
+			break
+		}
+		streams[0].push(Event{
+			Task: l.ref.ID, Method: protocol.MethodTasksCancel, Params: protocol.Marshal(map[string]string{"taskId": id}),
+			Ask: newAskID(question{l.ref.ID, callPrefix}),
+		})
+	}
+	all.open, all.hosted = nil, nil
+}
+
+// await makes a call and waits for its answer.
+func await(ctx context.Context, call func(reply func(task.Outcome)) (withdraw func(), err error)) (task.Outcome, error) {
+	answers := make(chan task.Outcome, 1)
+	withdraw, err := call(func(answer task.Outcome) { answers <- answer })
+	if err != nil {
+		return task.Outcome{}, err
+	}
+	select {
+	case answer := <-answers:
+		return answer, nil
+	case <-ctx.Done():
+		withdraw()
+		return task.Outcome{}, ctx.Err()
+	}
+}
