@@ -29,12 +29,11 @@ type callCmd struct {
 
 	serverFlag
 	answerFlags
+	samplingFlags
 	TTL    *time.Duration `name:"ttl" placeholder:"10m" help:"How long the server shall keep the task, from its creation. The server decides if left out."`
 	Plain  bool           `xor:"plain" help:"Call plainly, without a task."`
 	Detach bool           `xor:"plain" help:"Print the task's id and leave it running."`
 	JSON   bool           `name:"json" help:"Print the result as it came."`
-
-	HostSampling string `placeholder:"'COMMAND'" help:"Answer the server's sampling requests, plain ones and tasks, by running this shell command: the request's params as JSON on its stdin, the CreateMessageResult as JSON on its stdout."`
 }
 
 // Help implements kong.HelpProvider.
@@ -46,14 +45,10 @@ task or to leave it running; without a terminal on stdin it leaves.
 When the server asks something (an elicitation), a form on the terminal asks you; Esc leaves
 it. --answer and --decline answer instead. With neither and without a terminal the question
 of a task is shown and left open, and that of a plain call is dismissed.
-
-With --host-sampling the server may also ask for a model's answer, as a task if it wants one.
-A command that exits with another code than 0 is an error, with its stderr, for the server; a
-cancelled one is killed, with all that it started.
-
+` + samplingHelp + `
   coatcheck call http://127.0.0.1:8080/mcp slow_compute seconds:=5 label=mine
   coatcheck call --stdio 'npx some-server' tool key=value
-  coatcheck call URL ask_model prompt=hello --host-sampling 'my-model --json'
+  coatcheck call URL ask_model prompt=hello --host-sampling 'my-model --quiet'
 ` + exitCodes
 }
 
@@ -98,10 +93,8 @@ func (c *callCmd) Run(std streams) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	as := asker.peer()
-	if c.HostSampling != "" {
-		if err := hostSampling(ctx, c.HostSampling, show, &as); err != nil {
-			return err
-		}
+	if err := c.host(ctx, show, &as); err != nil {
+		return err
 	}
 	r, err := dial(ctx, to, std, show, as)
 	if err != nil {

@@ -9,8 +9,7 @@ import (
 
 func detached(*exec.Cmd) {}
 
+// shell is a command line of the shell. When ctx ends it is killed.
 func shell(ctx context.Context, line string) *exec.Cmd {
 	return exec.CommandContext(ctx, "cmd", "/C", line)
 }
-
-func killGroup(*exec.Cmd) {}

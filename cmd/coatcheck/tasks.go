@@ -90,25 +90,29 @@ func (c *tasksGetCmd) Run(std streams) error {
 	return nil
 }
 
-type tasksResultCmd struct {
+// waiting is what the commands that wait for a task have in common.
+type waiting struct {
 	selection
 	answerFlags
+	samplingFlags
 }
+
+// Help implements kong.HelpProvider.
+func (*waiting) Help() string { return samplingHelp[1:] + exitCodes }
+
+type tasksResultCmd struct{ waiting }
 
 // Run prints the task's result.
-func (c *tasksResultCmd) Run(std streams) error { return c.wait(std, c.answerFlags, true) }
+func (c *tasksResultCmd) Run(std streams) error { return c.wait(std, true) }
 
-type tasksWatchCmd struct {
-	selection
-	answerFlags
-}
+type tasksWatchCmd struct{ waiting }
 
 // Run shows the task's status until it ends, then prints its result.
-func (c *tasksWatchCmd) Run(std streams) error { return c.wait(std, c.answerFlags, false) }
+func (c *tasksWatchCmd) Run(std streams) error { return c.wait(std, false) }
 
 // wait answers the task's questions until it is terminal, and prints its result.
-func (s *selection) wait(std streams, answers answerFlags, quiet bool) error {
-	script, err := answers.script(std.in)
+func (w *waiting) wait(std streams, quiet bool) error {
+	script, err := w.script(std.in)
 	if err != nil {
 		return err
 	}
@@ -116,7 +120,11 @@ func (s *selection) wait(std streams, answers answerFlags, quiet bool) error {
 	progress := newStatus(show)
 	progress.quiet = quiet
 	asker := newAsker(show, progress)
-	ctx, t, done, err := s.open(std, asker.peer(), show)
+	as := asker.peer()
+	if err := w.host(context.Background(), show, &as); err != nil {
+		return err
+	}
+	ctx, t, done, err := w.open(std, as, show)
 	if err != nil {
 		return err
 	}
@@ -126,7 +134,7 @@ func (s *selection) wait(std streams, answers answerFlags, quiet bool) error {
 	if err != nil {
 		return err
 	}
-	a := attendance{remote: t.remote, ticket: t, std: std, status: progress, asker: asker, script: script, raw: s.JSON}
+	a := attendance{remote: t.remote, ticket: t, std: std, status: progress, asker: asker, script: script, raw: w.JSON}
 	defer a.present()()
 	return a.attend(context.WithoutCancel(ctx), attached)
 }
