@@ -7,21 +7,22 @@ import (
 	"sync"
 )
 
-// bounded is a buffer that takes so much and no more.
+// bounded is a writer that keeps so much and no more.
 type bounded struct {
-	bytes.Buffer
+	taken    []byte
 	most     int    // in bytes
 	exceeded func() // called when there is more
 	over     bool
 }
 
 func (b *bounded) Write(p []byte) (int, error) {
-	if b.Len()+len(p) > b.most {
+	if len(b.taken)+len(p) > b.most {
 		b.over = true
 		b.exceeded()
 		return 0, errors.New("more output than is taken")
 	}
-	return b.Buffer.Write(p)
+	b.taken = append(b.taken, p...)
+	return len(p), nil
 }
 
 // complaint shows a command's stderr line by line, and keeps the last that is not empty.

@@ -115,7 +115,7 @@ func (s *sampler) run(ctx context.Context, params json.RawMessage) (json.RawMess
 		}
 		return nil, unsampled("the sampling command failed: %v", err)
 	}
-	return sampled(out.Bytes())
+	return sampled(out.taken)
 }
 
 // sampled makes a command's output a CreateMessageResult.
@@ -129,9 +129,8 @@ func sampled(out []byte) (json.RawMessage, error) {
 	case text[0] == '{':
 		return sampledRaw(text)
 	}
-	return protocol.Marshal(&mcp.CreateMessageResult{
-		Role: "assistant", Model: modelName, Content: &mcp.TextContent{Text: strings.TrimRight(string(out), "\r\n")},
-	}), nil
+	said := protocol.AppendString(nil, strings.TrimRight(string(out), "\r\n"))
+	return fmt.Appendf(nil, `{"role":"assistant","content":{"type":"text","text":%s},"model":%q}`, said, modelName), nil
 }
 
 // sampledRaw checks a CreateMessageResult.
@@ -142,12 +141,14 @@ func sampledRaw(out []byte) (json.RawMessage, error) {
 	if err := protocol.Valid(out); err != nil {
 		return wrong(err)
 	}
+	for _, key := range []string{"role", "content", "model"} {
+		if protocol.Get(out, key) == nil {
+			return wrong(fmt.Errorf("it needs %s", key))
+		}
+	}
 	var result mcp.CreateMessageWithToolsResult // content may be one or several
 	if err := json.Unmarshal(out, &result); err != nil {
 		return wrong(err)
-	}
-	if result.Role == "" || result.Model == "" || len(result.Content) == 0 {
-		return wrong(errors.New("it needs role, content and model"))
 	}
 	var line bytes.Buffer // a message over stdio is one line
 	if err := json.Compact(&line, out); err != nil {
