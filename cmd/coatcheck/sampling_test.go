@@ -144,7 +144,7 @@ func (s *samplingServer) say(format string, args ...any) {
 
 // awaitFile waits until another process has made a file.
 func awaitFile(name string) {
-	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) { //nolint:forbidigo // another process
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		if _, err := os.Stat(name); err == nil {
 			return
 		}
