@@ -34,6 +34,7 @@ const number = `{"type":"object","properties":{"n":{"type":"integer","minimum":1
 //
 //	say      sets the statusMessage      poll    sets the poll interval
 //	now      responds for now            own     reports progress by the task
+//	hosted   asks the model, as a task of the client's
 func addAsking(server *mcp.Server) {
 	for _, name := range []string{"asking", "speaks"} {
 		server.AddTool(&mcp.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)},
@@ -136,6 +137,13 @@ func perform(ctx context.Context, req *mcp.CallToolRequest, word string, operand
 		return "", task.SetPollInterval(ctx, 7*time.Second)
 	case "now":
 		task.RespondNow("Working on it.")
+	case "hosted":
+		answer, err := task.Sample(ctx, &mcp.CreateMessageWithToolsParams{MaxTokens: 5, Messages: question},
+			&coatcheck.AskOptions{Mode: coatcheck.Always, TTL: time.Minute})
+		if err != nil {
+			return "", explain(err)
+		}
+		return answer.Content[0].(*mcp.TextContent).Text + " by " + answer.Model, nil
 	case "own":
 		task.Progress(4, 0, "by the task")
 	}

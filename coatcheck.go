@@ -53,6 +53,11 @@ type Options struct {
 	// requestor's own sessions with each change (NOT-1).
 	NoStatusNotifications bool
 
+	// AskAsTasks has what a handler asks by the SDK's own means (ServerSession.CreateMessage and
+	// Elicit) run as tasks of clients that run such requests as tasks. Default: only what it
+	// asks by Task.Sample and Task.Elicit.
+	AskAsTasks bool
+
 	// Principal returns whose tasks an HTTP request is about, and whether that tells the
 	// requestor from all others. Default: the UserID of the SDK's auth.TokenInfo; without one
 	// all requestors are one, ids are the only secret, and tasks/list does not exist.
@@ -100,7 +105,8 @@ type Runtime struct {
 }
 
 // Open returns a Runtime for an SDK server, whose tools are added as usual, before or after.
-// It adds a middleware to the server that turns a panic in a handler into a JSON-RPC error.
+// It adds middleware to the server that turns a panic in a handler into a JSON-RPC error, and
+// that FromContext needs.
 // Close ends the Runtime.
 //
 // Several processes may open one SQLite file: each sees and awaits the others' tasks, and
@@ -119,6 +125,10 @@ func Open(ctx context.Context, server *mcp.Server, opts *Options) (*Runtime, err
 	if rt.opts.Logger == nil {
 		rt.opts.Logger = slog.New(slog.DiscardHandler)
 	}
+	asTask := upstream.Never
+	if rt.opts.AskAsTasks {
+		asTask = upstream.WhenPossible
+	}
 	support := make(map[string]protocol.TaskSupport, len(rt.opts.Tools))
 	immediate := map[string]time.Duration{}
 	for name, tool := range rt.opts.Tools {
@@ -131,9 +141,10 @@ func Open(ctx context.Context, server *mcp.Server, opts *Options) (*Runtime, err
 	rt.node, err = node.Open(ctx, node.Config{
 		Database:     rt.opts.Database,
 		Store:        rt.opts.Store,
-		Runner:       upstream.InProcess(server, rt.opts.Logger),
+		Runner:       upstream.InProcess(server, rt.opts.Logger, asTask),
 		Tools:        receiver.Tools{ByName: support},
 		Immediate:    immediate,
+		Asks:         true,
 		DefaultTTL:   rt.opts.DefaultTTL,
 		MaxTTL:       rt.opts.MaxTTL,
 		MinRetention: rt.opts.MinRetention,
@@ -147,6 +158,7 @@ func Open(ctx context.Context, server *mcp.Server, opts *Options) (*Runtime, err
 	if err != nil {
 		return nil, err
 	}
+	server.AddReceivingMiddleware(upstream.PlainCalls(rt.node.Receiver.Taken))
 	return rt, nil
 }
 

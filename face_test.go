@@ -40,6 +40,7 @@ type settings struct {
 	Version    string // that clients ask for; default 2025-11-25
 	PushInput  bool
 	NoStatus   bool
+	AskAsTasks bool
 
 	Capabilities string // of clients; default none
 	Listen       bool   // clients over HTTP open a GET stream
@@ -57,6 +58,7 @@ func (s settings) options() *coatcheck.Options {
 
 		PushInput:             s.PushInput,
 		NoStatusNotifications: s.NoStatus,
+		AskAsTasks:            s.AskAsTasks,
 	}
 	if s.NoTools {
 		opts.Tools = nil

@@ -119,7 +119,7 @@ func streamOf(message []byte) string {
 	return m.Method
 }
 
-// waiting is a tasks/result call in the background.
+// waiting is a call in the background, as of tasks/result.
 type waiting struct {
 	id    int // of the call
 	cut   context.CancelFunc
@@ -129,7 +129,10 @@ type waiting struct {
 }
 
 // wait calls tasks/result in the background.
-func (p *peer) wait(id string) *waiting {
+func (p *peer) wait(id string) *waiting { return p.begin("tasks/result", idParams(id)) }
+
+// begin makes a call in the background.
+func (p *peer) begin(method, params string) *waiting {
 	ctx, cut := context.WithCancel(context.Background())
 	w := &waiting{id: p.nextID(), cut: cut, ended: make(chan struct{})}
 	p.t.Cleanup(func() {
@@ -138,7 +141,7 @@ func (p *peer) wait(id string) *waiting {
 	})
 	go func() {
 		defer close(w.ended)
-		w.reply, w.err = p.callContext(ctx, w.id, "tasks/result", idParams(id))
+		w.reply, w.err = p.callContext(ctx, w.id, method, params)
 	}()
 	return w
 }
@@ -149,7 +152,7 @@ func (w *waiting) result(t *testing.T) reply {
 	select {
 	case <-w.ended:
 	case <-time.After(30 * time.Second):
-		t.Fatal("no answer to tasks/result")
+		t.Fatal("no answer")
 	}
 	if w.err != nil {
 		t.Fatal(w.err)

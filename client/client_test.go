@@ -71,6 +71,13 @@ var support = map[string]coatcheck.Tool{
 	"failing_job":        {Support: coatcheck.Optional},
 	"protocol_error_job": {Support: coatcheck.Optional},
 	"multi_input":        {Support: coatcheck.Required},
+	"ask":                {Support: coatcheck.Optional},
+}
+
+func newServer() *mcp.Server {
+	server := exampleserver.New()
+	addAsk(server)
+	return server
 }
 
 func openRuntime(server *mcp.Server, database string) (*coatcheck.Runtime, error) {
@@ -98,7 +105,7 @@ func onEachTransport(t *testing.T, test func(t *testing.T, connect func(opts *cl
 }
 
 func overHTTP(t *testing.T, database string) func() mcp.Transport {
-	server := exampleserver.New()
+	server := newServer()
 	rt, err := openRuntime(server, database)
 	if err != nil {
 		t.Fatal(err)
@@ -135,7 +142,7 @@ func (bearer) RoundTrip(req *http.Request) (*http.Response, error) {
 const serverRole = "COATCHECK_TEST_SERVER"
 
 func serveStdio(database string) error {
-	server := exampleserver.New()
+	server := newServer()
 	rt, err := openRuntime(server, database)
 	if err != nil {
 		return err
@@ -157,7 +164,7 @@ func overStdio(_ *testing.T, database string) func() mcp.Transport {
 }
 
 func inMemory(t *testing.T, database string) func() mcp.Transport {
-	server := exampleserver.New()
+	server := newServer()
 	rt, err := openRuntime(server, database)
 	if err != nil {
 		t.Fatal(err)

@@ -164,11 +164,13 @@ func hostThrough(t *testing.T, transport mcp.Transport) {
 		}
 		_ = s.Close()
 	})
-	task := call(t, s, "go", `{}`, &client.CallOptions{Mode: client.Never})
-	raw, err := task.WaitRaw(t.Context())
-	if err != nil {
-		t.Fatal(err)
+	for name, mode := range bothModes {
+		task := call(t, s, "go", `{}`, &client.CallOptions{Mode: mode})
+		raw, err := task.WaitRaw(t.Context())
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		id, _ := protocol.Unquote(protocol.Get(protocol.Get(raw, "structuredContent"), "id"))
+		wantText(t, task, `"`+id+`" | {"type":"text","text":"hello!"} | "Cannot cancel task: already in terminal status 'completed'" | true`)
 	}
-	id, _ := protocol.Unquote(protocol.Get(protocol.Get(raw, "structuredContent"), "id"))
-	wantText(t, task, `"`+id+`" | {"type":"text","text":"hello!"} | "Cannot cancel task: already in terminal status 'completed'" | true`)
 }

@@ -49,7 +49,7 @@ func main() {
 	case "native":
 		err = serve(*db, noop{})
 	case "sdk":
-		err = serve(*db, upstream.InProcess(server(), nil))
+		err = serve(*db, upstream.InProcess(server(), nil, upstream.Never))
 	case "fill":
 		err = fill(*db, *n)
 	case "heap":

@@ -39,7 +39,7 @@ func asks() *mcp.Server {
 // waiting prints the bytes of memory that each of n tasks costs that wait for input, with its
 // handler: heap and stacks.
 func waiting(db string, n int) error {
-	opened, err := open(db, upstream.InProcess(asks(), nil))
+	opened, err := open(db, upstream.InProcess(asks(), nil, upstream.Never))
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -92,18 +93,42 @@ func (e *Engine) takeBackCall(l *live, q *openQuestion, answeredAs string) {
 	e.takeBack(l, q, answeredAs)
 }
 
+// ErrOver is returned for an answer to a call's request once the call is over.
+var ErrOver = errors.New("the call is over")
+
 // answerCall gives the asker what a requestor answered, once.
-func (e *Engine) answerCall(ref task.Ref, name question, id string, answer task.Outcome) {
+func (e *Engine) answerCall(ref task.Ref, name question, id string, answer task.Outcome) error {
 	l := e.liveTask(ref)
 	if l == nil {
 		if l = e.plainCall(ref); l == nil {
-			return
+			return ErrOver
 		}
 	}
 	if q := e.takeCall(l, name.key); q != nil {
 		e.takeBackCall(l, q, id)
 		q.reply(answer)
 	}
+	return nil
+}
+
+// Disown has a requestor that listens cancel the task that it created in answer to a question
+// which came too late (CAN-2): nobody else knows of it.
+func (e *Engine) Disown(l Listener, answer task.Outcome) {
+	id, ok := protocol.Unquote(protocol.Get(protocol.Get(answer.Result, "task"), "taskId"))
+	if f := e.outlets.at(place{l.Principal, l.Session}); ok && f != nil {
+		e.cancelOn(f, plainPrefix, id)
+	}
+}
+
+// cancelOn has a requestor cancel its own task, if it does. Nobody waits for the answer.
+func (e *Engine) cancelOn(f *Feed, asker, id string) {
+	if refusal(f.listener.Initialize, protocol.MethodTasksCancel, nil) != nil {
+		return
+	}
+	f.push(Event{
+		Task: asker, Method: protocol.MethodTasksCancel, Params: protocol.Marshal(map[string]string{"taskId": id}),
+		Ask: newAskID(question{asker, callPrefix}),
+	})
 }
 
 // host notes that the requestor runs a task of its own for this one, to be cancelled there if
@@ -131,15 +156,10 @@ func (e *Engine) silenceCalls(l *live) {
 	for _, q := range all.open {
 		e.takeBack(l, q, "")
 	}
-	for _, id := range all.hosted {
-		streams := e.streams(l)
-		if len(streams) == 0 || refusal(l.initialize, protocol.MethodTasksCancel, nil) != nil {
-			break
+	if streams := e.streams(l); len(streams) > 0 {
+		for _, id := range all.hosted {
+			e.cancelOn(streams[0], l.ref.ID, id)
 		}
-		streams[0].push(Event{
-			Task: l.ref.ID, Method: protocol.MethodTasksCancel, Params: protocol.Marshal(map[string]string{"taskId": id}),
-			Ask: newAskID(question{l.ref.ID, callPrefix}),
-		})
 	}
 	all.open, all.hosted = nil, nil
 }

@@ -4,9 +4,16 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"strings"
 
 	"github.com/coatcheck/coatcheck/task"
 )
+
+// plainPrefix begins the id of a plain call, which no task's does.
+const plainPrefix = "call-"
+
+// OfTask reports whether an event is a task's, and not a plain call's.
+func (ev *Event) OfTask() bool { return !strings.HasPrefix(ev.Task, plainPrefix) }
 
 // Plain is a call that runs plainly, not as a task, whose handler has the requestor run tasks.
 // Nothing of it is stored.
@@ -36,7 +43,7 @@ func (p *Plain) Abandon() {
 // its own, if Speak is called, and on that of its session.
 func (e *Engine) Plain(l Listener) *Plain {
 	p := &Plain{
-		live:   &live{ref: task.Ref{Principal: l.Principal, ID: "call-" + rand.Text()}, home: place{l.Principal, l.Session}, initialize: l.Initialize},
+		live:   &live{ref: task.Ref{Principal: l.Principal, ID: plainPrefix + rand.Text()}, home: place{l.Principal, l.Session}, initialize: l.Initialize},
 		Outlet: &Outlet{engine: e, feed: newFeed(l)},
 	}
 	e.mu.Lock()

@@ -29,9 +29,13 @@ func IsAsk(id string) bool {
 	return ok
 }
 
-// AskedBy returns the id of the task that asked a question under the JSON-RPC id given, or "".
+// AskedBy returns the id of the task that asked a question under the JSON-RPC id given, or ""
+// if none did.
 func AskedBy(id string) string {
 	q, _ := parseAskID(id)
+	if strings.HasPrefix(q.task, plainPrefix) {
+		return ""
+	}
 	return q.task
 }
 
@@ -163,8 +167,7 @@ func (e *Engine) Answer(ctx context.Context, p task.Principal, id string, answer
 	}
 	ref := task.Ref{Principal: p, ID: name.task}
 	if name.isCall() {
-		e.answerCall(ref, name, id, answer)
-		return nil, nil
+		return nil, e.answerCall(ref, name, id, answer)
 	}
 	for {
 		l := e.liveTask(ref)

@@ -23,6 +23,10 @@ func (r *Receiver) Plain(from *Requestor, m *protocol.Message) *Plain {
 	return &Plain{r.engine.Plain(from.listener())}
 }
 
+// Hears reports whether a notification ends here: what a requestor says of its own tasks is a
+// hint (NOT-2) that the SDK's server has no words for, and refuses.
+func (r *Receiver) Hears(method string) bool { return r.asks && method == protocol.MethodTasksStatus }
+
 // Name has the headers say which call it is. Without a Plain they must say nothing.
 func (p *Plain) Name(headers http.Header) {
 	headers.Del(callHeader)
@@ -31,8 +35,14 @@ func (p *Plain) Name(headers http.Header) {
 	}
 }
 
-// PlainID returns what Name wrote, or "".
-func PlainID(headers http.Header) string { return headers.Get(callHeader) }
+// Taken gives the call that headers name to its handler, once, which must Close it; nil if
+// they name none.
+func (r *Receiver) Taken(headers http.Header) *engine.Plain {
+	if id := headers.Get(callHeader); id != "" {
+		return r.engine.TakePlain(id)
+	}
+	return nil
+}
 
 // Speak says that the call has a stream of its own, on which Next is sent.
 func (p *Plain) Speak() { p.plain.Speak() }

@@ -42,6 +42,9 @@ func message(ev engine.Event) Message {
 	case protocol.MethodTasksGet, protocol.MethodTasksResult, protocol.MethodTasksCancel, protocol.MethodTasksList: // REL-2
 		return Message{ID: ev.Ask, Method: ev.Method, Params: ev.Params}
 	}
+	if !ev.OfTask() {
+		return Message{ID: ev.Ask, Method: ev.Method, Params: ev.Params}
+	}
 	marked, err := protocol.SetMeta(ev.Params, protocol.MetaRelatedTask, protocol.RelatedTask(ev.Task))
 	if err != nil { // no params, or none that could carry it
 		marked, _ = protocol.SetMeta([]byte("{}"), protocol.MetaRelatedTask, protocol.RelatedTask(ev.Task))
@@ -132,7 +135,11 @@ func (r *Receiver) Accept(ctx context.Context, from *Requestor, id string, answe
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, engine.ErrOver):
+		r.engine.Disown(from.listener(), answer)
+		return nil
 	case errors.Is(err, task.ErrTerminal):
+		r.engine.Disown(from.listener(), answer)
 		return refuse(protocol.CodeInvalidParams, "The answer comes too late: the task is in terminal status '%s': %s", t.Status, t.StatusMessage).Error
 	}
 	return r.failed("answer", err).Error

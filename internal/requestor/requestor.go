@@ -159,9 +159,6 @@ func readState(raw json.RawMessage) (*protocol.Task, error) {
 	if err := json.Unmarshal(raw, state); err != nil {
 		return nil, err
 	}
-	if state.TaskID == "" {
-		return nil, errors.New("it has no taskId")
-	}
 	switch task.Status(state.Status) {
 	case task.Working, task.InputRequired, task.Completed, task.Failed, task.Cancelled:
 		return state, nil

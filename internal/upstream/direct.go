@@ -12,23 +12,40 @@ import (
 	"github.com/coatcheck/coatcheck/task"
 )
 
-// askDirectly puts what a task's handler asks of its client to the task's requestor, past the
-// session's connection. A handler may wait for days: the way through the SDK's connection
-// keeps twice the memory meanwhile, most of it a stack too deep to shrink.
-func askDirectly(next mcp.MethodHandler) mcp.MethodHandler {
-	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
-		running := FromContext(ctx)
-		if running == nil || req.GetSession() != mcp.Session(running.Session) {
-			return next(ctx, method, req)
-		}
-		q := newDirectQuestion(running, method, req.GetParams())
-		if q == nil {
-			return next(ctx, method, req)
-		}
-		if q.err == nil {
+// askDirectly puts what a call's handler asks of its client to the requestor, past the
+// session's connection: where that is the way, as a task of the requestor's.
+//
+// A task's handler may wait for days: the way through the SDK's connection keeps twice the
+// memory meanwhile, most of it a stack too deep to shrink.
+func askDirectly(usual Way) mcp.Middleware {
+	return func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			running := FromContext(ctx)
+			if running == nil || req.GetSession() != mcp.Session(running.Session) || resultOf(method) == nil {
+				return next(ctx, method, req)
+			}
+			way, ok := ctx.Value(wayKey{}).(Way)
+			if !ok {
+				way = usual
+			}
+			if way.AsTask != Never {
+				if line := running.hosting(method); line != nil {
+					return askAsTask(ctx, line, method, req.GetParams(), way.TTL)
+				}
+				if way.AsTask == Always {
+					return nil, ErrNotHosted
+				}
+			}
+			if running.Job == nil {
+				return next(ctx, method, req)
+			}
+			q := newDirectQuestion(running, method, req.GetParams())
+			if q.err != nil {
+				return nil, q.err
+			}
 			q.wait(ctx)
+			return q.read()
 		}
-		return q.read()
 	}
 }
 
@@ -41,11 +58,8 @@ type directQuestion struct {
 	err      error
 }
 
-// newDirectQuestion asks; nil if the method is no question.
+// newDirectQuestion asks.
 func newDirectQuestion(running *Running, method string, params mcp.Params) *directQuestion {
-	if resultOf(method) == nil {
-		return nil
-	}
 	q := &directQuestion{method: method, answers: make(chan task.Outcome, 1)}
 	raw, err := encode(params)
 	if err != nil {
@@ -84,16 +98,20 @@ func (q *directQuestion) wait(ctx context.Context) {
 	}
 }
 
-// read returns the answer as the SDK would have read it.
 func (q *directQuestion) read() (mcp.Result, error) {
 	if q.err != nil {
 		return nil, q.err
 	}
-	if q.answer.Error != nil {
-		return nil, wireError(errorOf(q.answer.Error))
+	return readAnswer(q.method, q.answer)
+}
+
+// readAnswer returns an answer as the SDK would have read it.
+func readAnswer(method string, answer task.Outcome) (mcp.Result, error) {
+	if answer.Error != nil {
+		return nil, wireError(errorOf(answer.Error))
 	}
-	result := resultOf(q.method)
-	if err := json.Unmarshal(q.answer.Result, result); err != nil {
+	result := resultOf(method)
+	if err := json.Unmarshal(answer.Result, result); err != nil {
 		return nil, &jsonrpc.Error{Code: protocol.CodeInternalError, Message: "malformed answer: " + err.Error()}
 	}
 	return result, nil

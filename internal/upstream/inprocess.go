@@ -17,10 +17,11 @@ import (
 
 // InProcess runs requests on an SDK server, each in a session of its own over a message
 // pipe, without a handshake. It adds middleware to the server: one that answers a panic in a
-// handler with -32603 and logs it, and one that takes the short way for questions.
-func InProcess(server *mcp.Server, log *slog.Logger) engine.Runner {
+// handler with -32603 and logs it, and one that takes the short way for questions. Those that
+// a handler puts to its session are put as asTask says.
+func InProcess(server *mcp.Server, log *slog.Logger, asTask AsTask) engine.Runner {
 	server.AddReceivingMiddleware(recoverPanics(log))
-	server.AddSendingMiddleware(askDirectly)
+	server.AddSendingMiddleware(askDirectly(Way{AsTask: asTask}))
 	return &inProcess{server: server}
 }
 
@@ -81,20 +82,6 @@ func answered(method string, resp *jsonrpc.Response) (task.Outcome, error) {
 }
 
 var requestID, _ = jsonrpc.MakeID(float64(1))
-
-// Running is what a handler's context says of the task it runs in.
-type Running struct {
-	Job     *engine.Job
-	Session *mcp.ServerSession // the task's own
-}
-
-type runningKey struct{}
-
-// FromContext returns the task that a handler runs in, or nil.
-func FromContext(ctx context.Context) *Running {
-	running, _ := ctx.Value(runningKey{}).(*Running)
-	return running
-}
 
 // stateOf makes a session look as if it had been initialized by the task's requestor.
 func stateOf(caller *engine.Caller) *mcp.ServerSessionState {

@@ -39,7 +39,7 @@ func newTaskServer(t *testing.T, events chan<- string) *taskServer {
 	server := newServer(events)
 	_, log := newLogs()
 	kept := memory.New()
-	e, err := engine.New(t.Context(), engine.Options{Store: kept, Runner: InProcess(server, log), PollInterval: time.Millisecond})
+	e, err := engine.New(t.Context(), engine.Options{Store: kept, Runner: InProcess(server, log, Never), PollInterval: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ var runners = []struct {
 }{
 	{"in process", true, func(t *testing.T, events chan<- string) engine.Runner {
 		_, log := newLogs()
-		return InProcess(newServer(events), log)
+		return InProcess(newServer(events), log, Never)
 	}},
 	{"process", false, func(t *testing.T, _ chan<- string) engine.Runner { return newProcesses(t, 1) }},
 	{"url sse", true, func(t *testing.T, events chan<- string) engine.Runner {
@@ -152,7 +152,7 @@ func TestCancelStopsTheWork(t *testing.T) {
 // ERR-2: nothing of a panic is told, and all of it is logged.
 func TestPanic(t *testing.T) {
 	logged, log := newLogs()
-	r := InProcess(newServer(nil), log)
+	r := InProcess(newServer(nil), log, Never)
 	if got := mustRun(t, r, "panic"); string(got.Error) != `{"code":-32603,"message":"Internal error"}` {
 		t.Errorf("got %s", got.Error)
 	}
@@ -164,7 +164,7 @@ func TestPanic(t *testing.T) {
 
 func TestCallerReachesTheHandler(t *testing.T) {
 	_, log := newLogs()
-	r := InProcess(newServer(nil), log)
+	r := InProcess(newServer(nil), log, Never)
 	job, _ := newJob("who")
 	job.Caller = &engine.Caller{
 		TokenInfo:  &auth.TokenInfo{UserID: "ada"},
@@ -299,7 +299,7 @@ func TestMalformedParams(t *testing.T) {
 
 func BenchmarkInProcess(b *testing.B) {
 	_, log := newLogs()
-	r := InProcess(newServer(nil), log)
+	r := InProcess(newServer(nil), log, Never)
 	job, _ := newJob("echo")
 	b.ReportAllocs()
 	for b.Loop() {
@@ -343,7 +343,7 @@ func TestURLThatIsNotThere(t *testing.T) {
 
 // CAN-2: a task may be cancelled, or expire, before its work has begun.
 func TestCancelledBeforeItBegins(t *testing.T) {
-	runner := InProcess(newServer(nil), slog.New(slog.DiscardHandler))
+	runner := InProcess(newServer(nil), slog.New(slog.DiscardHandler), Never)
 	for range 300 {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()

@@ -142,7 +142,7 @@ func (h *handler) post(w http.ResponseWriter, req *http.Request) {
 	case known != nil && known.negotiated && !known.tasks: // of another protocol revision
 		h.pass(w, req, body)
 	case !m.IsCall():
-		if m.Method == protocol.MethodCancelled && h.waits.cancel(h.scope(req), protocol.Get(m.Params, "requestId")) {
+		if h.receiver.Hears(m.Method) || m.Method == protocol.MethodCancelled && h.waits.cancel(h.scope(req), protocol.Get(m.Params, "requestId")) {
 			w.WriteHeader(http.StatusAccepted)
 			return
 		}

@@ -179,7 +179,7 @@ func (c *conn) take(req *jsonrpc.Request) bool {
 		c.listened()
 		return false
 	case !req.IsCall():
-		return req.Method == protocol.MethodCancelled && c.waits.cancel(ownScope, protocol.Get(req.Params, "requestId"))
+		return c.receiver.Hears(req.Method) || req.Method == protocol.MethodCancelled && c.waits.cancel(ownScope, protocol.Get(req.Params, "requestId"))
 	case req.Method == protocol.MethodInitialize:
 		params := req.Params
 		c.onResult(req.ID, func(result json.RawMessage) json.RawMessage {
