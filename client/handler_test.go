@@ -188,8 +188,8 @@ func (r *requesting) send(t *testing.T, req *jsonrpc.Request) {
 }
 
 // INP-3: what is asked again because another tasks/result was opened is asked once, and both
-// requests are answered. Two that are asked on one stream are two. NOT-2: a server that does
-// not say where a task stands is an Err of the update, until it does.
+// requests are answered. Two that are asked on one stream are two, and one that was answered and
+// is asked again is another.
 func TestAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := mcp.NewInMemoryTransports()
@@ -218,11 +218,13 @@ func TestAskedAgain(t *testing.T) {
 					ask("one", related)
 					ask("two", related)
 					ask("odd", "") // without what REL-1 demands
+					s.say(`{"jsonrpc":"2.0","id":"quick","method":"sampling/createMessage","params":{"n":0%s}}`, related)
 					return "", errors.New("not now")
 				case 2:
 					ask("one again", related)
 					ask("two again", related)
 					ask("odd again", "")
+					s.say(`{"jsonrpc":"2.0","id":"quick again","method":"sampling/createMessage","params":{"n":0%s}}`, related)
 					s.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"one"}}`)
 					ask("three", related)
 				}
@@ -237,8 +239,11 @@ func TestAskedAgain(t *testing.T) {
 		handled := make(chan struct{}, 10)
 		c := mcp.NewClient(&mcp.Implementation{Name: "t", Version: "1"}, nil)
 		session, err := client.Connect(t.Context(), c, near, &client.Options{Handlers: map[string]client.Handler{
-			protocol.MethodCreateMessage: func(ctx context.Context, _ json.RawMessage) client.Answer {
+			protocol.MethodCreateMessage: func(ctx context.Context, params json.RawMessage) client.Answer {
 				handled <- struct{}{}
+				if string(protocol.Get(params, "n")) == "0" {
+					return client.Answered(json.RawMessage(`{"model":"!"}`), nil)
+				}
 				return func() (json.RawMessage, error) {
 					select {
 					case <-ends:
@@ -259,7 +264,7 @@ func TestAskedAgain(t *testing.T) {
 		if n := s.count("tasks/result"); n != 2 {
 			t.Fatalf("tasks/result was called %d times", n)
 		}
-		if n := len(handled); n != 4 {
+		if n := len(handled); n != 6 {
 			t.Errorf("%d questions", n)
 		}
 		close(ends)
@@ -268,12 +273,12 @@ func TestAskedAgain(t *testing.T) {
 		said := strings.Join(answers, " ")
 		n := len(answers)
 		mu.Unlock()
-		for _, id := range []string{"two", "one again", "two again", "odd", "odd again", "three"} {
+		for _, id := range []string{"two", "one again", "two again", "odd", "odd again", "three", "quick", "quick again"} {
 			if !strings.Contains(" "+said, " "+id+`"!"`) {
 				t.Errorf("%s is not answered: %s", id, said)
 			}
 		}
-		if n != 6 {
+		if n != 8 {
 			t.Errorf("answered %s", said)
 		}
 		_ = session.Close()

@@ -59,7 +59,7 @@ func (f samplingFlags) host(ctx context.Context, show *display, as *peer) error 
 	if err != nil {
 		return fmt.Errorf("--host-store %s: %w", f.HostStore, err)
 	}
-	s := &sampler{command: f.HostSampling, show: show, slots: make(chan struct{}, maxSamplers)}
+	s := newSampler(f.HostSampling, show)
 	as.host = host
 	as.capabilities.Sampling = &mcp.SamplingCapabilities{}
 	as.handlers[protocol.MethodCreateMessage] = func(ctx context.Context, params json.RawMessage) client.Answer {
@@ -73,6 +73,10 @@ type sampler struct {
 	command string
 	show    *display
 	slots   chan struct{} // taken by those that run
+}
+
+func newSampler(command string, show *display) *sampler {
+	return &sampler{command: command, show: show, slots: make(chan struct{}, maxSamplers)}
 }
 
 // sample answers a request once the command has.

@@ -3,9 +3,12 @@ package main
 import (
 	"bufio"
 	"cmp"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -181,6 +184,53 @@ func TestSampled(t *testing.T) {
 			t.Errorf("%q: %s, %v, want %s", c.out, result, err, c.result)
 		case c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)):
 			t.Errorf("%q: %s, %v, want %s", c.out, result, err, c.err)
+		}
+	}
+}
+
+// TestSamplers: so many commands run at once; a further request waits until one has ended.
+func TestSamplers(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("the command is of sh")
+	}
+	show, shown := onScreen(t)
+	s := newSampler("echo busy >&2; exec sleep 600", show)
+	said := ""
+	await := func(busy int) {
+		t.Helper()
+		for deadline := time.Now().Add(patience); strings.Count(said, "[sampling] busy") < busy; time.Sleep(10 * time.Millisecond) {
+			if said += shown(); time.Now().After(deadline) {
+				t.Fatalf("not %d commands run:\n%s", busy, said)
+			}
+		}
+		if n := strings.Count(said, "Running: "); n != busy {
+			t.Errorf("%d commands run, want %d", n, busy)
+		}
+	}
+	ended := make(chan error, maxSamplers+2)
+	begin := func() context.CancelFunc {
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			_, err := s.sample(ctx, json.RawMessage(`{}`))
+			ended <- err
+		}()
+		return cancel
+	}
+	first := begin()
+	await(1)
+	rest := []context.CancelFunc{}
+	for range maxSamplers + 1 {
+		rest = append(rest, begin())
+	}
+	await(maxSamplers)
+	first()
+	await(maxSamplers + 1)
+	for _, cancel := range rest {
+		cancel()
+	}
+	for range maxSamplers + 2 { // one of them never ran
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
 		}
 	}
 }
