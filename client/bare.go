@@ -12,14 +12,15 @@ import (
 	"github.com/coatcheck/coatcheck/protocol"
 )
 
-// Get asks where a task stands (GET-1). The error is ErrNotFound, ErrExpired, ErrProtocol, or
-// that of the exchange.
+// Get asks where a task stands (GET-1). The error is ErrNotFound, ErrExpired, ErrProtocol,
+// ErrUnsupported if the server has no tasks, or that of the exchange.
 func (s *Session) Get(ctx context.Context, id string) (*State, error) {
 	return s.state(ctx, protocol.MethodTasksGet, id)
 }
 
-// Cancel cancels a task and returns it cancelled (CAN-2). The error is ErrTerminal if it has
-// ended already (CAN-1), ErrUnsupported if the server does not offer it, or as with Get.
+// Cancel cancels a task and returns it cancelled (CAN-2). The error is ErrTerminal, together
+// with the state, if it has ended already (CAN-1), ErrUnsupported if the server does not offer
+// it, or as with Get.
 func (s *Session) Cancel(ctx context.Context, id string) (*State, error) {
 	if !s.declares("tasks", "cancel") { // CAP-3
 		return nil, fmt.Errorf("cancelling a task: %w", ErrUnsupported)
@@ -28,13 +29,16 @@ func (s *Session) Cancel(ctx context.Context, id string) (*State, error) {
 	if errors.Is(err, ErrNotFound) { // the code says no more
 		if state, getErr := s.Get(ctx, id); getErr == nil && state.Status.Terminal() {
 			wire, _ := errors.AsType[*jsonrpc.Error](err)
-			return nil, fmt.Errorf("%w: %w", ErrTerminal, wire)
+			return state, fmt.Errorf("%w: %w", ErrTerminal, wire)
 		}
 	}
 	return state, err
 }
 
 func (s *Session) state(ctx context.Context, method, id string) (*State, error) {
+	if !s.declares("tasks") {
+		return nil, fmt.Errorf("tasks: %w", ErrUnsupported)
+	}
 	raw, err := s.ask(ctx, method, protocol.Marshal(map[string]string{"taskId": id}))
 	if err != nil {
 		return nil, aboutTask(err)

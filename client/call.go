@@ -21,6 +21,7 @@ const (
 	Auto   Mode = iota // as a task where the server offers it and the tool allows it
 	Never              // plainly, unless the tool requires a task
 	Always             // as a task, or ErrUnsupported
+	Plain              // plainly, whatever the tool requires, which is not asked for
 )
 
 // CallOptions configures CallTool. A nil *CallOptions means all defaults.
@@ -81,6 +82,9 @@ func (s *Session) CallTool(ctx context.Context, params *mcp.CallToolParams, opts
 
 // asTask decides whether a call is augmented (CAP-4, TOOL-1..4).
 func (s *Session) asTask(ctx context.Context, name string, mode Mode) (bool, error) {
+	if mode == Plain {
+		return false, nil
+	}
 	support, err := s.tools.of(ctx, name)
 	if err != nil {
 		return false, fmt.Errorf("reading the server's tools: %w", err)
@@ -132,6 +136,7 @@ func (t *Task) created(answer, request json.RawMessage) error {
 	t.id = state.ID
 	t.session.tasks[t.id] = append(t.session.tasks[t.id], t)
 	t.session.mu.Unlock()
+	t.answer = answer
 	t.immediate, _ = protocol.Unquote(protocol.Get(protocol.Get(answer, "_meta"), protocol.MetaImmediateResponse))
 	t.session.opts.Logger.Info("task created", "task", t.id, "server", t.session.opts.Server)
 	t.record(request, state)

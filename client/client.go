@@ -35,6 +35,13 @@ type Options struct {
 	Poll time.Duration
 	// Host, if set, runs what the server asks of this client as tasks.
 	Host *Host
+	// Handlers answer requests of the server, by method, in the place of the SDK client's own
+	// handlers. Its options must declare the capability (mcp.ClientOptions.Capabilities).
+	// Default: none.
+	Handlers map[string]Handler
+	// OnNotification is called with each notification of the server, in order and as it came,
+	// before the SDK client's own handler. Nothing else is read as long as it runs.
+	OnNotification func(method string, params json.RawMessage)
 	// Logger is told of each task's life (AUD-3): its creation, re-attachment and end at
 	// level info, polls that fail at level warn. Default: discards.
 	Logger *slog.Logger
@@ -77,7 +84,7 @@ type Session struct {
 func Connect(ctx context.Context, c *mcp.Client, transport mcp.Transport, opts *Options) (*Session, error) {
 	s := &Session{opts: opts.withDefaults(), tasks: map[string][]*Task{}, calls: map[string]*Task{}}
 	s.tools = newTools(s)
-	t := newTap(transport, s.heard)
+	t := newTap(transport, s.heard, s.opts.Handlers)
 	if opts := s.opts; opts.Host != nil {
 		// The name is the host's principal, so it must be known before the server says its own.
 		if opts.Server == "" {
@@ -128,10 +135,11 @@ func (s *Session) SDK() *mcp.ClientSession { return s.sdk }
 // work on hosted tasks are cancelled, and Close waits for these to return.
 func (s *Session) Close() error {
 	s.stop()
+	s.work.Wait() // the server is told what is not waited for any more
 	s.unhost()
 	err := s.sdk.Close()
 	s.conn.end(errors.New("closed"))
-	s.work.Wait()
+	s.conn.work.Wait()
 	return err
 }
 
@@ -148,6 +156,9 @@ func (s *Session) declares(path ...string) bool {
 
 // heard takes a notification of the server: a hint (NOT-2).
 func (s *Session) heard(method string, params json.RawMessage) {
+	if s.opts.OnNotification != nil {
+		s.opts.OnNotification(method, params)
+	}
 	switch method {
 	case protocol.MethodToolsChanged:
 		s.tools.changed()

@@ -3,10 +3,12 @@ package client
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -23,15 +25,16 @@ type tap struct {
 	// onConnect, if set, is called by Connect.
 	onConnect func(*conn)
 	heard     func(method string, params json.RawMessage)
+	handlers  map[string]Handler
 }
 
 // newTap returns a tap on a transport. The SDK's own of Streamable HTTP does for an
 // mcp.Client alone what is needed here, too: internal/session's adds it.
-func newTap(inner mcp.Transport, heard func(string, json.RawMessage)) *tap {
+func newTap(inner mcp.Transport, heard func(string, json.RawMessage), handlers map[string]Handler) *tap {
 	if t, ok := inner.(*mcp.StreamableClientTransport); ok {
 		inner = &session.HTTP{SDK: t}
 	}
-	return &tap{inner: inner, heard: heard}
+	return &tap{inner: inner, heard: heard, handlers: handlers}
 }
 
 func (t *tap) Connect(ctx context.Context) (mcp.Connection, error) {
@@ -42,14 +45,18 @@ func (t *tap) Connect(ctx context.Context) (mcp.Connection, error) {
 	t.made = &conn{
 		Connection: inner,
 		heard:      t.heard,
+		handlers:   t.handlers,
 		pending:    map[jsonrpc.ID]chan<- *jsonrpc.Response{},
 		related:    map[jsonrpc.ID]string{},
+		results:    map[string]int{},
 		hosted:     map[jsonrpc.ID]*hosted{},
+		handling:   map[jsonrpc.ID]context.CancelFunc{},
 		arrived:    make(chan jsonrpc.Message),
 		injected:   make(chan jsonrpc.Message),
 		leaving:    make(chan struct{}),
 		ended:      make(chan struct{}),
 	}
+	t.made.ctx, t.made.stop = context.WithCancel(context.WithoutCancel(ctx))
 	if t.onConnect != nil {
 		t.onConnect(t.made)
 	}
@@ -60,13 +67,24 @@ func (t *tap) Connect(ctx context.Context) (mcp.Connection, error) {
 // conn is one session's connection.
 type conn struct {
 	mcp.Connection
-	heard func(method string, params json.RawMessage) // of a notification; must not block
+	heard    func(method string, params json.RawMessage) // of a notification; must not block
+	handlers map[string]Handler
+
+	ctx  context.Context // of the connection
+	stop context.CancelFunc
+	work sync.WaitGroup // of the handlers
+
+	notices sync.WaitGroup // of what was given up
 
 	mu         sync.Mutex
+	closing    bool
 	lastID     int
 	pending    map[jsonrpc.ID]chan<- *jsonrpc.Response // our own calls
 	related    map[jsonrpc.ID]string                   // the tasks that the server's open requests belong to
+	questions  []*question                             // the server's open requests, each once
+	results    map[string]int                          // how many tasks/result are open, by task
 	hosted     map[jsonrpc.ID]*hosted                  // the requests of hosted tasks, at the SDK
+	handling   map[jsonrpc.ID]context.CancelFunc       // the requests at Handlers
 	initialize jsonrpc.ID                              // of the SDK's initialize request
 	server     json.RawMessage                         // what that was answered with
 
@@ -83,32 +101,53 @@ type conn struct {
 // receive reads what the server sends, until the connection ends.
 func (c *conn) receive() {
 	for {
-		msg, err := c.Connection.Read(context.Background())
+		next, err := c.Connection.Read(context.Background())
 		if err != nil {
 			c.end(err)
 			return
 		}
-		switch msg := msg.(type) {
+		switch msg := next.(type) {
 		case *jsonrpc.Response:
 			if c.answered(msg) {
 				continue
 			}
 		case *jsonrpc.Request:
-			if msg.IsCall() {
-				c.asked(msg)
-			} else {
-				c.heard(msg.Method, msg.Params)
-				if msg.Method == protocol.MethodTasksStatus { // the SDK does not know it
-					continue
-				}
+			if msg = c.took(msg); msg == nil {
+				continue
 			}
+			next = msg
 		}
 		select {
-		case c.arrived <- msg:
+		case c.arrived <- next:
 		case <-c.ended:
 			return
 		}
 	}
+}
+
+// took takes a request or notification of the server, and returns what the SDK is to have of
+// it: nil for nothing.
+func (c *conn) took(msg *jsonrpc.Request) *jsonrpc.Request {
+	switch {
+	case msg.IsCall():
+		if c.asked(msg) {
+			return nil
+		}
+	default:
+		c.heard(msg.Method, msg.Params)
+		switch msg.Method {
+		case protocol.MethodTasksStatus: // the SDK does not know it
+			return nil
+		case protocol.MethodCancelled:
+			if msg = c.withdrawn(msg); msg == nil {
+				return nil
+			}
+		}
+	}
+	if c.handle(msg) {
+		return nil
+	}
+	return msg
 }
 
 // Read returns the next message that is for the SDK.
@@ -125,8 +164,21 @@ func (c *conn) Read(ctx context.Context) (jsonrpc.Message, error) {
 	}
 }
 
-// Close ends the connection.
+// Close ends the connection, once the server was told what is not waited for any more.
 func (c *conn) Close() error {
+	c.mu.Lock()
+	c.closing = true
+	c.mu.Unlock()
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		c.notices.Wait()
+	}()
+	select {
+	case <-told:
+	case <-c.ended:
+	case <-time.After(closeGrace):
+	}
 	err := c.Connection.Close()
 	c.end(io.EOF)
 	return err
@@ -134,8 +186,11 @@ func (c *conn) Close() error {
 
 func (c *conn) end(err error) {
 	c.once.Do(func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
 		c.cause, c.err = err, fmt.Errorf("%w: %w", ErrClosed, err)
 		close(c.ended)
+		c.stop()
 	})
 }
 
@@ -161,15 +216,6 @@ func (c *conn) isOurs(id jsonrpc.ID) bool {
 	return ok && len(s) > len(idPrefix) && s[:len(idPrefix)] == idPrefix
 }
 
-// asked remembers which task a request of the server belongs to.
-func (c *conn) asked(req *jsonrpc.Request) {
-	if id := relatedTask(req.Params); id != "" {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.related[req.ID] = id
-	}
-}
-
 func relatedTask(params json.RawMessage) string {
 	related := protocol.Get(protocol.Get(params, "_meta"), protocol.MetaRelatedTask)
 	id, _ := protocol.Unquote(protocol.Get(related, "taskId"))
@@ -190,20 +236,29 @@ func (c *conn) Write(ctx context.Context, msg jsonrpc.Message) error {
 			c.mu.Unlock()
 		}
 	case *jsonrpc.Response:
-		c.mu.Lock()
-		id := c.related[m.ID]
-		delete(c.related, m.ID)
-		c.mu.Unlock()
-		if id == "" || m.Error != nil {
-			break
+		var failed error
+		for _, id := range c.reply(m.ID) {
+			failed = errors.Join(failed, c.Connection.Write(ctx, c.marked(m, id)))
 		}
-		if marked, err := protocol.SetMeta(m.Result, protocol.MetaRelatedTask, protocol.RelatedTask(id)); err == nil {
-			answer := *m
-			answer.Result = marked
-			msg = &answer
-		}
+		return failed
 	}
 	return c.Connection.Write(ctx, msg)
+}
+
+// marked returns a response as the answer to the request with this id.
+func (c *conn) marked(resp *jsonrpc.Response, id jsonrpc.ID) *jsonrpc.Response {
+	c.mu.Lock()
+	task := c.related[id]
+	delete(c.related, id)
+	c.mu.Unlock()
+	answer := *resp
+	answer.ID = id
+	if task != "" && resp.Error == nil {
+		if marked, err := protocol.SetMeta(resp.Result, protocol.MetaRelatedTask, protocol.RelatedTask(task)); err == nil {
+			answer.Result = marked
+		}
+	}
+	return &answer
 }
 
 // call sends a request of ours and returns its result as it came. The error is a
@@ -223,6 +278,10 @@ func (c *conn) call(ctx context.Context, method string, params json.RawMessage) 
 	if err != nil {
 		return nil, err
 	}
+	if method == protocol.MethodTasksResult {
+		task, _ := protocol.Unquote(protocol.Get(params, "taskId"))
+		defer c.collecting(task)()
+	}
 	// The exchange, over HTTP its stream included, lasts as long as its context.
 	exchange, abandon := context.WithCancel(context.WithoutCancel(ctx))
 	failed := make(chan error, 1)
@@ -234,7 +293,7 @@ func (c *conn) call(ctx context.Context, method string, params json.RawMessage) 
 	select {
 	case resp := <-answer:
 		_ = abandon // over HTTP the rest of the body is read, so that the connection can be used again
-		return resp.Result, resp.Error
+		return answerOf(resp)
 	case err := <-failed:
 		abandon()
 		return nil, err
@@ -242,7 +301,7 @@ func (c *conn) call(ctx context.Context, method string, params json.RawMessage) 
 		abandon()
 		select { // both may be ready
 		case resp := <-answer:
-			return resp.Result, resp.Error
+			return answerOf(resp)
 		default:
 			return nil, c.err
 		}
@@ -253,12 +312,33 @@ func (c *conn) call(ctx context.Context, method string, params json.RawMessage) 
 	}
 }
 
+// transportError is why there is no answer, in the transport's words. What is in its chain is not the
+// server's, even if it is a *jsonrpc.Error.
+type transportError struct{ why string }
+
+func (e *transportError) Error() string { return e.why }
+
+func answerOf(resp *jsonrpc.Response) (json.RawMessage, error) {
+	if _, wire := resp.Error.(*jsonrpc.Error); resp.Error != nil && !wire { //nolint:errorlint // see transportError
+		return nil, &transportError{resp.Error.Error()}
+	}
+	return resp.Result, resp.Error
+}
+
+// closeGrace bounds how long Close waits for notifications that are on their way.
+const closeGrace = time.Second
+
 // cancelled tells the server that nobody waits for a call any more.
 func (c *conn) cancelled(id jsonrpc.ID, reason error) {
 	params := protocol.Marshal(map[string]any{"requestId": id.Raw(), "reason": reason.Error()})
-	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), noticeTimeout)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closing {
+		return
+	}
+	c.notices.Go(func() {
+		ctx, cancel := context.WithTimeout(c.ctx, noticeTimeout)
 		defer cancel()
 		_ = c.Connection.Write(ctx, &jsonrpc.Request{Method: protocol.MethodCancelled, Params: params}) // best effort
-	}()
+	})
 }

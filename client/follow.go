@@ -191,6 +191,7 @@ func (f *following) poll() (o outcome, ended bool) {
 		}
 	}
 	f.failures++
+	t.unheard(err)
 	t.session.opts.Logger.Warn("asking for a task failed", "task", t.id, "error", err)
 	return outcome{}, false
 }

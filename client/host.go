@@ -30,7 +30,8 @@ const (
 // HostOptions configures OpenHost.
 type HostOptions struct {
 	// Sampling and Elicitation say which of the server's requests are run as tasks (CAP-2).
-	// The SDK client's own handlers do the work, and must be set. Default: Forbidden.
+	// The SDK client's own handlers do the work, or Options.Handlers; one must be set.
+	// Default: Forbidden.
 	Sampling, Elicitation Support
 
 	// Database is where tasks are kept: "sqlite:FILE" or "memory:" (lost with the process).

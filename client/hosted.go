@@ -78,8 +78,11 @@ type hosted struct {
 	over   bool   // given up
 }
 
-// inject puts a message before the SDK as if the server had sent it.
-func (c *conn) inject(ctx context.Context, msg jsonrpc.Message) bool {
+// inject puts a message before its handler as if the server had sent it.
+func (c *conn) inject(ctx context.Context, msg *jsonrpc.Request) bool {
+	if c.handle(msg) {
+		return true
+	}
 	select {
 	case c.injected <- msg:
 		return true

@@ -28,8 +28,9 @@ type State struct {
 	Message   string // what it is at, in words; "" if the server says nothing
 	CreatedAt time.Time
 	UpdatedAt time.Time
-	TTL       time.Duration // from CreatedAt; 0 is unlimited
-	Poll      time.Duration // how often the server wants to be asked; 0 if it does not say
+	TTL       time.Duration   // from CreatedAt; 0 is unlimited
+	Poll      time.Duration   // how often the server wants to be asked; 0 if it does not say
+	Raw       json.RawMessage // all of this as it came
 }
 
 // longest caps what a server says in milliseconds to what a time.Duration holds.
@@ -43,7 +44,7 @@ func readState(raw json.RawMessage) (*State, error) {
 	state := &State{
 		ID: wire.TaskID, Status: Status(wire.Status), Message: wire.StatusMessage,
 		CreatedAt: wire.CreatedAt, UpdatedAt: wire.LastUpdatedAt,
-		TTL: duration(wire.TTL), Poll: duration(wire.PollInterval),
+		TTL: duration(wire.TTL), Poll: duration(wire.PollInterval), Raw: raw,
 	}
 	if state.ID == "" {
 		return nil, fmt.Errorf("%w: a task without id", ErrProtocol)

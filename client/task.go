@@ -20,6 +20,7 @@ type Task struct {
 	id        string
 	token     string // progress token, as JSON; "" if another's
 	immediate string
+	answer    json.RawMessage // to its creation; nil if another's
 
 	ctx    context.Context // of the following
 	cancel context.CancelCauseFunc
@@ -45,6 +46,7 @@ type Update struct {
 	Status   Status
 	Message  string    // what it is at, in words
 	Progress *Progress // the last reported; nil if none was
+	Err      error     // why the server, asked last, did not say; nil if it did
 }
 
 // Progress is what a tool reported. Total 0 is not known.
@@ -67,6 +69,10 @@ func (t *Task) ID() string { return t.id }
 
 // Immediate returns what the server gave for the model to go on with (CRE-4), or "".
 func (t *Task) Immediate() string { return t.immediate }
+
+// Created returns what the server answered when it made the task, as it came; nil for a plain
+// call and for a task that was attached.
+func (t *Task) Created() json.RawMessage { return t.answer }
 
 // Status returns where the call stands, as last heard.
 func (t *Task) Status() Update {
@@ -189,11 +195,20 @@ func (t *Task) saw(state *State) error {
 	}
 	t.poll = state.Poll
 	next := t.update
-	next.Status, next.Message = state.Status, state.Message
+	next.Status, next.Message, next.Err = state.Status, state.Message, nil
 	if next != t.update {
 		t.publish(next)
 	}
 	return nil
+}
+
+// unheard notes that the server does not say where the task stands.
+func (t *Task) unheard(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	next := t.update
+	next.Err = err
+	t.publish(next)
 }
 
 // progressed takes the params of a progress notification.

@@ -7,12 +7,11 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/coatcheck/coatcheck/internal/session"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/coatcheck/coatcheck/client"
 	"github.com/coatcheck/coatcheck/protocol"
 )
-
-// canAnswer is the capabilities of a command that answers questions.
-const canAnswer = `{"elicitation":{"form":{},"url":{}}}`
 
 // asker takes the server's questions, on whatever stream they come (INP-5), and hands them on
 // one at a time, in their order.
@@ -22,9 +21,7 @@ type asker struct {
 	wake   chan struct{} // receives when there may be a question to hand on
 
 	mu      sync.Mutex
-	streams int             // how many tasks/result were opened
 	waiting []*question     // not handed on yet
-	open    []*question     // not answered yet
 	visited map[string]bool // ids of elicitations in URL mode that were accepted
 }
 
@@ -34,72 +31,59 @@ func newAsker(show *display, s *status) *asker {
 
 // peer is the client's side of a command that answers.
 func (a *asker) peer() peer {
-	p := peer{capabilities: json.RawMessage(canAnswer), notified: a.notified, requested: a.requested}
+	p := peer{
+		capabilities: mcp.ClientCapabilities{Elicitation: &mcp.ElicitationCapabilities{
+			Form: &mcp.FormElicitationCapabilities{}, URL: &mcp.URLElicitationCapabilities{},
+		}},
+		notified: a.notified,
+		handlers: map[string]client.Handler{protocol.MethodElicit: a.elicit},
+	}
 	if !a.status.quiet {
 		p.level = "info"
 	}
 	return p
 }
 
-// requested takes a request of the server, which is answered once somebody has.
-func (a *asker) requested(ctx context.Context, method string, params json.RawMessage) session.Answer {
-	if method != protocol.MethodElicit {
-		return session.Refuse(ctx, method, params)
-	}
+// elicit takes a question of the server, which is answered once somebody has.
+func (a *asker) elicit(ctx context.Context, params json.RawMessage) client.Answer {
 	q, refused := parseQuestion(params)
 	if refused != nil {
 		a.show.line("The server asks for something that cannot be asked here: %s", brief(refused.Message))
-		return session.Answered(nil, refused)
+		return client.Answered(nil, refused)
 	}
-	q = a.enter(q)
-	return func() (json.RawMessage, *protocol.Error) {
+	a.enter(q)
+	return func() (json.RawMessage, error) {
 		defer a.exit(q)
 		select {
 		case <-q.answered:
 			return q.reply.result, nil
 		case <-ctx.Done():
-			return nil, protocol.Errorf(protocol.CodeRequestCancelled, "the question was withdrawn")
+			return nil, ctx.Err()
 		}
 	}
 }
 
-// enter takes a question. One that was open when its stream dropped and is asked again on the
-// next is one question: whoever is answering it must not begin again.
-func (a *asker) enter(q *question) *question {
+// enter takes a question.
+func (a *asker) enter(q *question) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	q.streams = a.streams
-	for _, before := range a.open {
-		if before.streams < q.streams && bytes.Equal(before.params, q.params) {
-			before.asks++
-			before.streams = q.streams // the next that is equal is another one
-			return before
-		}
-	}
-	q.asks = 1
-	a.open = append(a.open, q)
 	a.waiting = append(a.waiting, q)
 	select {
 	case a.wake <- struct{}{}:
 	default:
 	}
-	return q
 }
 
-// exit is the end of a request for a question.
+// exit is the end of a question.
 func (a *asker) exit(q *question) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if q.asks--; q.asks == 0 {
-		a.close(q)
-		close(q.gone)
-	}
+	a.close(q)
+	close(q.gone)
 }
 
 func (a *asker) close(q *question) {
-	same := func(other *question) bool { return other == q }
-	a.open = slices.DeleteFunc(a.open, same)
-	a.waiting = slices.DeleteFunc(a.waiting, same)
+	a.waiting = slices.DeleteFunc(a.waiting, func(other *question) bool { return other == q })
 }
 
 // next returns the question that is to be asked next, nil if there is none.
@@ -124,13 +108,6 @@ func (a *asker) answer(q *question, with answer) {
 	}
 	q.reply = with
 	close(q.answered)
-}
-
-// opened says that a stream is opened on which open questions are asked again.
-func (a *asker) opened() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.streams++
 }
 
 // notified takes a notification of the server.

@@ -3,140 +3,72 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"testing"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"github.com/coatcheck/coatcheck/client"
 	"github.com/coatcheck/coatcheck/protocol"
 )
 
-// asked has an asker requested, and returns what it answers once the request has ended.
-func asked(ctx context.Context, t *testing.T, a *asker, message string) <-chan string {
-	t.Helper()
-	replies := make(chan string, 1)
-	entered := make(chan struct{})
-	go func() {
-		q, refused := parseQuestion(json.RawMessage(`{"message":"` + message + `"}`))
-		if refused != nil {
-			t.Error(refused)
-		}
-		q = a.enter(q)
-		close(entered)
-		reply := "withdrawn"
-		select {
-		case <-q.answered:
-			reply = string(q.reply.result)
-		case <-ctx.Done():
-		}
-		a.exit(q)
-		replies <- reply
-	}()
-	<-entered
-	return replies
-}
-
-// TestAskedAgain: what is open when its stream drops and is asked again on the next is one
-// question, which both requests answer. Two that are asked on one stream are two.
-func TestAskedAgain(t *testing.T) {
+// TestQueue: questions are handed on one at a time, in their order, those that are equal too.
+// One that is withdrawn is gone, and is not asked any more.
+func TestQueue(t *testing.T) {
 	show, _ := onScreen(t)
 	a := newAsker(show, newStatus(show))
-	a.opened()
-	dropped, drop := context.WithCancel(t.Context())
-	first := asked(dropped, t, a, "Delete?")
-	twin := asked(t.Context(), t, a, "Delete?")
-	q, q2 := a.next(), a.next()
-	if q == nil || q2 == nil || q == q2 || a.next() != nil {
-		t.Fatalf("asked at once: %v and %v", q, q2)
+	elicit := func(message string) (answer client.Answer, withdraw func()) {
+		ctx, cancel := context.WithCancel(t.Context())
+		t.Cleanup(cancel)
+		return a.elicit(ctx, json.RawMessage(`{"message":"`+message+`"}`)), cancel
 	}
-	a.answer(q2, declined)
-	if got := <-twin; got != `{"action":"decline"}` {
-		t.Errorf("the twin is answered %s", got)
-	}
+	first, _ := elicit("Delete?")
+	twin, withdraw := elicit("Delete?")
+	never, withdrawNever := elicit("Never?")
+	last, _ := elicit("Keep?")
 
-	a.opened()
-	again := asked(t.Context(), t, a, "Delete?")
-	other := asked(t.Context(), t, a, "Keep?")
-	drop()
-	if got := <-first; got != "withdrawn" {
-		t.Errorf("the dropped request is answered %s", got)
+	withdrawNever()
+	if _, err := never(); !errors.Is(err, context.Canceled) {
+		t.Errorf("what was withdrawn is answered: %v", err)
 	}
-	select {
-	case <-q.gone:
-		t.Error("the question is gone though it is asked again")
-	default:
+	q1, q2, q3 := a.next(), a.next(), a.next()
+	if q1 == nil || q2 == nil || q3 == nil || q1 == q2 || a.next() != nil {
+		t.Fatalf("asked %v, %v, %v", q1, q2, q3)
 	}
-	if next := a.next(); next == nil || next.message != "Keep?" {
-		t.Fatalf("asked next: %+v", next)
-	} else {
-		a.answer(next, accepted)
+	if q1.message != "Delete?" || q2.message != "Delete?" || q3.message != "Keep?" {
+		t.Errorf("asked %s, %s, %s", q1.message, q2.message, q3.message)
 	}
-	a.answer(q, acceptedWith(json.RawMessage(`{}`)))
-	if got, want := <-again, `{"action":"accept","content":{}}`; got != want {
-		t.Errorf("the repeated request is answered %s, want %s", got, want)
-	}
-	<-other
-
-	// What was answered and is asked again, because it was refused, is a question anew.
-	a.opened()
-	ctx, withdraw := context.WithCancel(t.Context())
-	refused := asked(ctx, t, a, "Delete?")
-	third := a.next()
-	if third == nil || third == q {
-		t.Fatalf("asked after the answer: %+v", third)
-	}
+	a.answer(q3, accepted)
+	a.answer(q1, declined)
 	withdraw()
-	<-refused
-	<-third.gone
-	if a.next() != nil || len(a.open) != 0 {
-		t.Errorf("%d questions are left", len(a.open))
+	if _, err := twin(); !errors.Is(err, context.Canceled) {
+		t.Errorf("the twin is answered: %v", err)
+	}
+	<-q2.gone
+	for want, answer := range map[string]client.Answer{string(declined.result): first, string(accepted.result): last} {
+		if got, err := answer(); err != nil || string(got) != want {
+			t.Errorf("answered %s, %v, want %s", got, err, want)
+		}
 	}
 }
 
-// TestRefused: what cannot be asked is an error of the request; what is not asked at all too.
+// TestRefused: what cannot be asked is an error of the request.
 func TestRefused(t *testing.T) {
 	show, _ := onScreen(t)
 	a := newAsker(show, newStatus(show))
 	for _, c := range []struct {
-		method, params string
-		code           int64
+		params string
+		code   int64
 	}{
-		{protocol.MethodElicit, `[]`, protocol.CodeInvalidParams},
-		{protocol.MethodElicit, `{"mode":"voice"}`, protocol.CodeInvalidParams},
-		{protocol.MethodElicit, `{"mode":"url","url":"javascript:alert(1)"}`, protocol.CodeInvalidParams},
-		{protocol.MethodElicit, `{"mode":"url","url":"https://a.example/\u202e"}`, protocol.CodeInvalidParams},
-		{protocol.MethodElicit, `{"requestedSchema":{"properties":{"a":{"type":"null"}}}}`, protocol.CodeInvalidParams},
-		{protocol.MethodCreateMessage, `{}`, protocol.CodeMethodNotFound},
-		{protocol.MethodListRoots, `{}`, protocol.CodeMethodNotFound},
+		{`[]`, protocol.CodeInvalidParams},
+		{`{"mode":"voice"}`, protocol.CodeInvalidParams},
+		{`{"mode":"url","url":"javascript:alert(1)"}`, protocol.CodeInvalidParams},
+		{`{"mode":"url","url":"https://a.example/\u202e"}`, protocol.CodeInvalidParams},
+		{`{"requestedSchema":{"properties":{"a":{"type":"null"}}}}`, protocol.CodeInvalidParams},
 	} {
-		_, err := a.requested(t.Context(), c.method, json.RawMessage(c.params))()
-		if err == nil || err.Code != c.code {
-			t.Errorf("%s %s: %v, want code %d", c.method, c.params, err, c.code)
+		_, err := a.elicit(t.Context(), json.RawMessage(c.params))()
+		if wire, ok := errors.AsType[*jsonrpc.Error](err); !ok || wire.Code != c.code {
+			t.Errorf("%s: %v, want code %d", c.params, err, c.code)
 		}
-	}
-	if result, err := a.requested(t.Context(), protocol.MethodPing, nil)(); err != nil || string(result) != "{}" {
-		t.Errorf("ping: %s, %v", result, err)
-	}
-}
-
-// Two equal questions that are open when the stream drops are two when they are asked again.
-func TestTwinsAskedAgain(t *testing.T) {
-	show, _ := onScreen(t)
-	a := newAsker(show, newStatus(show))
-	a.opened()
-	dropped, drop := context.WithCancel(t.Context())
-	asked(dropped, t, a, "Delete?")
-	asked(dropped, t, a, "Delete?")
-	q1, q2 := a.next(), a.next()
-	a.opened()
-	first, second := asked(t.Context(), t, a, "Delete?"), asked(t.Context(), t, a, "Delete?")
-	drop()
-	if q := a.next(); q != nil {
-		t.Errorf("%s is asked a third time", q.params)
-	}
-	a.answer(q1, accepted)
-	if got := <-first; got != string(accepted.result) {
-		t.Errorf("the first is answered %s", got)
-	}
-	a.answer(q2, declined)
-	if got := <-second; got != string(declined.result) {
-		t.Errorf("the second is answered %s", got)
 	}
 }

@@ -2,15 +2,16 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"github.com/coatcheck/coatcheck/client"
 	"github.com/coatcheck/coatcheck/protocol"
-	"github.com/coatcheck/coatcheck/task"
 )
 
 // attendance is somebody's presence while a call or a task runs: they answer questions, and
@@ -35,74 +36,72 @@ func (a *attendance) present() (absent func()) {
 	return func() { signal.Stop(a.signals) }
 }
 
-// call sends a request once, and answers questions until it is answered.
-func (a *attendance) call(method string, params json.RawMessage) (result json.RawMessage, err error) {
+// during does something, and answers questions until it is done. Its error may be what
+// somebody decided meanwhile, which ends the context.
+func (a *attendance) during(do func(context.Context) error) (err error) {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		result, err = a.remote.call(ctx, method, params)
+		err = do(ctx)
 	}()
 	if decided := a.await(done); decided != nil {
 		stop()
 		<-done
-		return nil, decided
+		return decided
 	}
-	return result, err
+	return err
 }
 
 // attend shows the task's states until it is terminal, prints its result, and returns the
 // error that ends the program.
-func (a *attendance) attend(ctx context.Context, state protocol.Task) error {
-	f := a.ticket.follow(ctx, state, a.status.polled, a.asker.opened)
-	err := a.await(f.done)
-	f.end()
+func (a *attendance) attend(ctx context.Context, t *client.Task) error {
+	var e ending
+	err := a.during(func(ctx context.Context) error {
+		e = a.remote.follow(ctx, t, a.status.polled)
+		return nil
+	})
 	open, isOpen := errors.AsType[*unanswered](err)
 	switch {
 	case errors.Is(err, errLeft):
 		return a.leave()
 	case errors.Is(err, errToCancel):
-		return a.cancel(ctx)
+		return a.cancel(ctx, t)
 	case isOpen:
 		a.remote.show.end()
 		a.ticket.sayHowToAnswer(a.std)
 		return exitf(codeOther, "%w", open.why)
 	}
-	a.remote.show.end()
-	return a.finish(f.state, f.result, f.err)
+	return a.finish(e)
 }
 
 // finish prints what a task came to.
-func (a *attendance) finish(state protocol.Task, result json.RawMessage, err error) error {
-	var answer *protocol.Error
+func (a *attendance) finish(e ending) error {
+	a.remote.show.end()
+	answer, answered := errors.AsType[*jsonrpc.Error](e.err)
 	switch {
-	case task.Status(state.Status) == task.Cancelled:
+	case e.err == nil:
+		return printResult(a.std, e.result, a.raw)
+	case errors.Is(e.err, client.ErrCancelled):
 		return exitf(codeCancelled, "task %s was cancelled", a.ticket.id)
-	case err == nil:
-		return printResult(a.std, result, a.raw)
-	case !errors.As(err, &answer):
-		return err
-	case task.Status(state.Status) == task.Failed:
-		return printError(a.std, codeFailed, answer, a.raw)
+	case errors.Is(e.err, client.ErrNotFound), errors.Is(e.err, client.ErrExpired), !answered, e.status != client.Failed:
+		return a.ticket.failure(e.err)
 	}
-	return a.ticket.failure(err)
+	return printError(a.std, codeFailed, answer, a.raw)
 }
 
 // cancel cancels the task. If it has ended meanwhile, that is its end.
-func (a *attendance) cancel(ctx context.Context) error {
+func (a *attendance) cancel(ctx context.Context, t *client.Task) error {
 	defer a.remote.show.end()
-	_, cancelErr := a.ticket.cancel(ctx)
-	if cancelErr == nil {
+	_, err := a.ticket.cancel(ctx)
+	switch {
+	case err == nil:
 		return exitf(codeCancelled, "task %s was cancelled", a.ticket.id)
+	case errors.As(err, new(*terminalError)):
+		return a.finish(a.remote.follow(ctx, t, func(protocol.Task) {}))
 	}
-	state, _, err := a.ticket.get(ctx)
-	if err != nil || !task.Status(state.Status).Terminal() {
-		return cancelErr
-	}
-	result, err := a.remote.ask(ctx, 0, protocol.MethodTasksResult, a.ticket.params())
-	a.remote.show.end()
-	return a.finish(state, result, err)
+	return err
 }
 
 // leave says how to come back to the task.

@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"os/signal"
-	"strconv"
 	"syscall"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/coatcheck/coatcheck/client"
 	"github.com/coatcheck/coatcheck/protocol"
 )
 
@@ -26,6 +29,7 @@ type callCmd struct {
 
 	serverFlag
 	answerFlags
+	samplingFlags
 	TTL    *time.Duration `name:"ttl" placeholder:"10m" help:"How long the server shall keep the task, from its creation. The server decides if left out."`
 	Plain  bool           `xor:"plain" help:"Call plainly, without a task."`
 	Detach bool           `xor:"plain" help:"Print the task's id and leave it running."`
@@ -41,9 +45,10 @@ task or to leave it running; without a terminal on stdin it leaves.
 When the server asks something (an elicitation), a form on the terminal asks you; Esc leaves
 it. --answer and --decline answer instead. With neither and without a terminal the question
 of a task is shown and left open, and that of a plain call is dismissed.
-
+` + samplingHelp + `
   coatcheck call http://127.0.0.1:8080/mcp slow_compute seconds:=5 label=mine
   coatcheck call --stdio 'npx some-server' tool key=value
+  coatcheck call URL ask_model prompt=hello --host-sampling 'my-model --quiet'
 ` + exitCodes
 }
 
@@ -87,58 +92,50 @@ func (c *callCmd) Run(std streams) error {
 	asker := newAsker(show, progress)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	r, err := dial(ctx, to, std, show, asker.peer())
+	as := asker.peer()
+	if err := c.host(ctx, show, &as); err != nil {
+		return err
+	}
+	r, err := dial(ctx, to, std, show, as)
 	if err != nil {
 		return err
 	}
 	defer r.close()
 	a := &attendance{remote: r, std: std, status: progress, asker: asker, script: answers, raw: c.JSON, mayCancel: true}
 
-	params := protocol.AppendString([]byte(`{"name":`), tool)
-	params = append(append(params, `,"arguments":`...), arguments...)
-	params = append(params, `,"_meta":{"progressToken":"`+progressToken+`"}}`...)
-	asTask := false
-	if !c.Plain {
-		if asTask, err = r.allowsTask(ctx, tool); err != nil {
-			return err
-		}
-	}
-	if !asTask {
-		if c.Detach {
-			return fmt.Errorf("%s cannot be called as a task at %s; leave out --detach", tool, r.target)
-		}
-		defer a.present()()
-		stop() // from here on signals are the attendance's
-		return c.plainly(a, params)
-	}
-	ask := "{}"
+	opts := &client.CallOptions{}
 	if c.TTL != nil {
-		ask = `{"ttl":` + strconv.FormatInt(c.TTL.Milliseconds(), 10) + `}`
+		opts.TTL = *c.TTL
 	}
-	if params, err = protocol.Set(params, "task", []byte(ask)); err != nil {
-		return err
+	switch {
+	case c.Plain:
+		opts.Mode = client.Plain
+	case c.Detach:
+		opts.Mode = client.Always
 	}
 	defer a.present()()
 	stop() // from here on signals are the attendance's
-	answer, err := a.call(protocol.MethodToolsCall, params)
+	var t *client.Task
+	err = a.during(func(ctx context.Context) (err error) {
+		t, err = r.current().CallTool(ctx, &mcp.CallToolParams{
+			Meta: mcp.Meta{"progressToken": progressToken}, Name: tool, Arguments: arguments,
+		}, opts)
+		return err
+	})
 	switch {
 	case errors.Is(err, errToCancel):
 		return fmt.Errorf("left before the server answered; if it made a task, that is in: coatcheck tasks list %s", r.target)
+	case errors.Is(err, client.ErrUnsupported):
+		return fmt.Errorf("%s cannot be called as a task at %s; leave out --detach", tool, r.target)
 	case err != nil:
 		return c.refused(std, err)
+	case t.ID() == "": // it is called plainly, or the server runs it normally (CAP-5)
+		return c.plainly(a, t)
 	}
-	state, ok, err := created(answer)
-	if err != nil {
-		return err
-	}
-	if !ok { // a server may run it normally (CAP-5)
-		show.end()
-		return printResult(std, answer, c.JSON)
-	}
-	a.ticket = ticket{remote: r, id: state.TaskID}
+	a.ticket = ticket{remote: r, id: t.ID()}
 	if c.Detach {
 		if c.JSON {
-			fmt.Fprintf(std.out, "%s\n", answer)
+			fmt.Fprintf(std.out, "%s\n", t.Created())
 		} else {
 			fmt.Fprintln(std.out, a.ticket.id)
 		}
@@ -147,12 +144,16 @@ func (c *callCmd) Run(std streams) error {
 	}
 	progress.of(a.ticket.id, false)
 	show.line("task %s", oneLine(a.ticket.id))
-	return a.attend(context.Background(), state)
+	return a.attend(context.Background(), t)
 }
 
-// plainly calls the tool without a task.
-func (c *callCmd) plainly(a *attendance, params json.RawMessage) error {
-	result, err := a.call(protocol.MethodToolsCall, params)
+// plainly waits for a call that is no task.
+func (c *callCmd) plainly(a *attendance, t *client.Task) error {
+	var result json.RawMessage
+	err := a.during(func(ctx context.Context) (err error) {
+		result, err = t.WaitRaw(ctx)
+		return err
+	})
 	a.remote.show.end()
 	switch {
 	case errors.Is(err, errToCancel):
@@ -165,11 +166,11 @@ func (c *callCmd) plainly(a *attendance, params json.RawMessage) error {
 
 // refused is the end of a call that was answered with an error, or not at all.
 func (c *callCmd) refused(std streams, err error) error {
-	var answer *protocol.Error
+	answer, answered := errors.AsType[*jsonrpc.Error](err)
 	switch {
-	case errors.As(err, new(*unanswered)):
+	case errors.As(err, new(*unanswered)), errors.Is(err, client.ErrProtocol):
 		return err
-	case errors.As(err, &answer):
+	case answered:
 		code := codeFailed
 		switch answer.Code { // what says that the call was wrong
 		case protocol.CodeParseError, protocol.CodeInvalidRequest, protocol.CodeMethodNotFound, protocol.CodeInvalidParams:
@@ -178,70 +179,4 @@ func (c *callCmd) refused(std streams, err error) error {
 		return printError(std, code, answer, c.JSON)
 	}
 	return fmt.Errorf("the connection was lost before the call was answered: %w", err)
-}
-
-// allowsTask reports whether the tool may be called as a task (CAP-4, TOOL-1, TOOL-2).
-func (r *remote) allowsTask(ctx context.Context, tool string) (bool, error) {
-	if !r.declares("tasks", "requests", "tools", "call") {
-		return false, nil
-	}
-	support := protocol.Forbidden
-	err := r.pages(ctx, protocol.MethodToolsList, func(page json.RawMessage) (bool, error) {
-		var tools struct {
-			Tools []struct {
-				Name      string
-				Execution struct{ TaskSupport protocol.TaskSupport }
-			}
-		}
-		if err := json.Unmarshal(page, &tools); err != nil {
-			return false, fmt.Errorf("the server's answer to tools/list cannot be read: %w", err)
-		}
-		for _, t := range tools.Tools {
-			if t.Name == tool {
-				support = t.Execution.TaskSupport
-				return false, nil
-			}
-		}
-		return true, nil
-	})
-	return support == protocol.Optional || support == protocol.Required, err
-}
-
-// pages asks for all pages of a list until each says no more are wanted (LST-4).
-func (r *remote) pages(ctx context.Context, method string, each func(page json.RawMessage) (more bool, err error)) error {
-	params := json.RawMessage("{}")
-	for seen := ""; ; {
-		page, err := r.ask(ctx, pollTimeout, method, params)
-		if err != nil {
-			if answer, ok := errors.AsType[*protocol.Error](err); ok {
-				return fmt.Errorf("%s: %s (code %d)", method, oneLine(answer.Message), answer.Code)
-			}
-			return err
-		}
-		more, err := each(page)
-		if err != nil || !more {
-			return err
-		}
-		cursor, ok := protocol.Unquote(protocol.Get(page, "nextCursor"))
-		if !ok {
-			return nil
-		}
-		if cursor == seen {
-			return fmt.Errorf("%s: the server repeats a page", method)
-		}
-		seen = cursor
-		params = append(protocol.AppendString([]byte(`{"cursor":`), cursor), '}')
-	}
-}
-
-// created reads a CreateTaskResult; ok is false if the answer is none.
-func created(answer json.RawMessage) (state protocol.Task, ok bool, err error) {
-	raw := protocol.Get(answer, "task")
-	if raw == nil {
-		return state, false, nil
-	}
-	if err := json.Unmarshal(raw, &state); err != nil {
-		return state, false, fmt.Errorf("the server's answer is no task: %w", err)
-	}
-	return state, true, nil
 }

@@ -11,9 +11,11 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
-	"github.com/coatcheck/coatcheck/protocol"
-	"github.com/coatcheck/coatcheck/task"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/coatcheck/coatcheck/client"
 )
 
 // demoCmd is "coatcheck demo".
@@ -129,28 +131,18 @@ func (d *demo) run(ctx context.Context) (id string, result json.RawMessage, err 
 		return "", nil, err
 	}
 	defer r.close()
-	answer, err := r.call(ctx, protocol.MethodToolsCall, json.RawMessage(`{"name":"slow_compute",`+
-		`"arguments":{"seconds":3,"label":"demo"},"task":{"ttl":3600000},"_meta":{"progressToken":"`+progressToken+`"}}`))
+	t, err := r.current().CallTool(ctx, &mcp.CallToolParams{
+		Meta: mcp.Meta{"progressToken": progressToken}, Name: "slow_compute", Arguments: map[string]any{"seconds": 3, "label": "demo"},
+	}, &client.CallOptions{Mode: client.Always, TTL: time.Hour})
 	if err != nil {
 		return "", nil, err
 	}
-	state, ok, err := created(answer)
-	if err != nil {
-		return "", nil, err
+	show.line("ticket %s", t.ID())
+	e := r.follow(ctx, t, progress.polled)
+	if e.err == nil && e.status != client.Completed {
+		e.err = fmt.Errorf("it is %s: %s", e.status, oneLine(resultText(e.result)))
 	}
-	if !ok {
-		return "", nil, errors.New("the answer is no task")
-	}
-	show.line("ticket %s", state.TaskID)
-	t := ticket{remote: r, id: state.TaskID}
-	if state, err = t.watch(ctx, state, progress.polled); err != nil {
-		return "", nil, err
-	}
-	if task.Status(state.Status) != task.Completed {
-		return "", nil, fmt.Errorf("it is %s: %s", state.Status, oneLine(state.StatusMessage))
-	}
-	result, err = r.ask(ctx, pollTimeout, protocol.MethodTasksResult, t.params())
-	return t.id, result, err
+	return t.ID(), e.result, e.err
 }
 
 // fetch returns a task's result over a new session.
@@ -160,7 +152,11 @@ func (d *demo) fetch(ctx context.Context, id string) (json.RawMessage, error) {
 		return nil, err
 	}
 	defer r.close()
-	return r.ask(ctx, pollTimeout, protocol.MethodTasksResult, ticket{id: id}.params())
+	t, err := ticket{r, id}.attach(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return t.WaitRaw(ctx)
 }
 
 func (d *demo) sayWhatNext(id string, once bool) {

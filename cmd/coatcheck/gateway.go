@@ -8,11 +8,8 @@ import (
 	"log/slog"
 	"net"
 	"net/url"
-	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -94,8 +91,8 @@ func (c *gatewayCmd) config() (gateway.Config, error) {
 	if cfg.Principal != "" && !c.Stdio && !cfg.SingleUser {
 		return cfg, errors.New("--principal names the one requestor there is: add --stdio or --single-user")
 	}
-	if kind, rest, _ := strings.Cut(cfg.Store, ":"); (kind != "sqlite" || rest == "") && cfg.Store != "memory:" {
-		return cfg, fmt.Errorf("--store %q is no store: write memory: or sqlite:FILE", cfg.Store)
+	if err := checkStore("--store", cfg.Store); err != nil {
+		return cfg, err
 	}
 	if cfg.Support, err = taskSupport(c.Support); err != nil {
 		return cfg, fmt.Errorf("--support: %w", err)
@@ -186,10 +183,8 @@ func (c *gatewayCmd) Run(std streams) error {
 			return commandError(cfg.Command[0], err)
 		}
 	}
-	if file, ok := strings.CutPrefix(cfg.Store, "sqlite:"); ok {
-		if _, err := os.Stat(filepath.Dir(file)); err != nil {
-			return fmt.Errorf("cannot open the store %s: %w; create its folder, or choose another with --store", cfg.Store, err)
-		}
+	if err := checkFolder("--store", cfg.Store); err != nil {
+		return err
 	}
 	cfg.Logger = slog.New(slog.NewTextHandler(std.err, nil))
 	cfg.Ready = func(address string) { ready(std.err, address) }

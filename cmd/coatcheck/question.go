@@ -8,6 +8,8 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
 	"github.com/coatcheck/coatcheck/internal/form"
 	"github.com/coatcheck/coatcheck/protocol"
 )
@@ -21,8 +23,6 @@ type question struct {
 	url     string
 	id      string // of a question in URL mode
 
-	asks     int           // how many requests wait for its answer
-	streams  int           // how many streams had been opened when it came
 	answered chan struct{} // closed once reply is set
 	reply    answer
 	gone     chan struct{} // closed when nobody waits for an answer any more
@@ -45,7 +45,7 @@ func acceptedWith(content json.RawMessage) answer {
 }
 
 // parseQuestion reads the params of elicitation/create.
-func parseQuestion(params json.RawMessage) (*question, *protocol.Error) {
+func parseQuestion(params json.RawMessage) (*question, *jsonrpc.Error) {
 	var p struct {
 		Mode            string
 		Message         string
@@ -53,8 +53,8 @@ func parseQuestion(params json.RawMessage) (*question, *protocol.Error) {
 		URL             string
 		ElicitationID   string
 	}
-	invalid := func(format string, args ...any) *protocol.Error {
-		return protocol.Errorf(protocol.CodeInvalidParams, format, args...)
+	invalid := func(format string, args ...any) *jsonrpc.Error {
+		return &jsonrpc.Error{Code: protocol.CodeInvalidParams, Message: fmt.Sprintf(format, args...)}
 	}
 	if err := json.Unmarshal(params, &p); err != nil {
 		return nil, invalid("the elicitation cannot be read: %v", err)

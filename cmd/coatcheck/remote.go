@@ -12,10 +12,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/coatcheck/coatcheck/client"
 	"github.com/coatcheck/coatcheck/internal/session"
-	"github.com/coatcheck/coatcheck/protocol"
 )
 
 // target says where a server is: at a URL, or behind a command.
@@ -65,7 +66,12 @@ func commandError(name string, err error) error {
 const (
 	reconnects     = 5
 	reconnectDelay = 500 * time.Millisecond // doubles each time
-	pollTimeout    = 30 * time.Second       // for a request that is answered at once
+)
+
+// How often a server is asked about a task, whatever it suggests.
+const (
+	minPoll = 20 * time.Millisecond
+	maxPoll = time.Minute
 )
 
 // remote is a server with a session to it, which is replaced when it is lost. It may be used
@@ -77,32 +83,33 @@ type remote struct {
 	peer   peer
 
 	mu      sync.Mutex
-	session *session.Session // nil while there is none
-	server  json.RawMessage  // the initialize result
+	session *client.Session // nil while there is none
 }
 
 // peer is the client's side towards a server. The zero value ignores and refuses everything.
 type peer struct {
-	capabilities json.RawMessage
+	capabilities mcp.ClientCapabilities
 	// level is the least level of the log messages that are wanted, "" for none in particular.
-	level string
+	level mcp.LoggingLevel
 	// notified is called with the server's notifications, in order; it must not block.
 	notified func(method string, params json.RawMessage)
-	// requested takes the server's requests, in order with its notifications; it must not block.
-	requested func(ctx context.Context, method string, params json.RawMessage) session.Answer
+	// handlers answer the server's requests.
+	handlers map[string]client.Handler
+	host     *client.Host // ends with the remote; nil for none
 }
 
 // dial connects to a server.
 func dial(ctx context.Context, to target, std streams, show *display, as peer) (*remote, error) {
 	r := &remote{target: to, std: std, show: show, peer: as}
 	if _, err := r.connected(ctx); err != nil {
+		r.close()
 		return nil, err
 	}
 	return r, nil
 }
 
 // connected returns the session, a new one if there is none.
-func (r *remote) connected(ctx context.Context) (*session.Session, error) {
+func (r *remote) connected(ctx context.Context) (*client.Session, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.session != nil {
@@ -112,124 +119,116 @@ func (r *remote) connected(ctx context.Context) (*session.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := session.Connect(ctx, transport, &session.Options{
-		Capabilities:   r.peer.capabilities,
-		OnNotification: r.peer.notified,
-		OnRequest:      r.peer.requested,
+	c := mcp.NewClient(&mcp.Implementation{Name: "coatcheck", Version: "0"}, &mcp.ClientOptions{Capabilities: &r.peer.capabilities})
+	s, err := client.Connect(ctx, c, transport, &client.Options{
+		Server: r.target.String(), MinPoll: minPoll, MaxPoll: maxPoll,
+		Handlers: r.peer.handlers, OnNotification: r.peer.notified, Host: r.peer.host,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to %s: %w; is an MCP server running there?", r.target, err)
 	}
-	r.session, r.server = s, s.Server()
-	if r.peer.level != "" && protocol.Get(protocol.Get(r.server, "capabilities"), "logging") != nil {
+	r.session = s
+	if server := s.SDK().InitializeResult().Capabilities; r.peer.level != "" && server != nil && server.Logging != nil {
 		// Many servers say nothing before they are told. One that refuses just says nothing.
-		_, _ = s.Call(ctx, protocol.MethodSetLevel, protocol.Marshal(map[string]string{"level": r.peer.level}))
+		_ = s.SDK().SetLoggingLevel(ctx, &mcp.SetLoggingLevelParams{Level: r.peer.level})
 	}
 	return s, nil
 }
 
 // drop gives a session up, unless it was replaced already.
-func (r *remote) drop(s *session.Session) {
+func (r *remote) drop(s *client.Session) {
 	r.mu.Lock()
-	current := r.session == s
+	current := r.session == s && s != nil
 	if current {
 		r.session = nil
 	}
 	r.mu.Unlock()
 	if current {
-		s.Close()
+		_ = s.Close()
 	}
 }
 
-// close ends the session.
+// close ends the session, and what is hosted.
 func (r *remote) close() {
-	r.mu.Lock()
-	s := r.session
-	r.mu.Unlock()
-	if s != nil {
-		r.drop(s)
+	if r.peer.host != nil {
+		_ = r.peer.host.Close(context.Background()) // it has nothing to keep
 	}
+	r.drop(r.current())
 }
 
-// initialized is the server's answer to initialize.
-func (r *remote) initialized() json.RawMessage {
+// current returns the session, nil if there is none.
+func (r *remote) current() *client.Session {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.server
+	return r.session
 }
 
 // name is what the server calls itself.
 func (r *remote) name() string {
-	var server struct {
-		ServerInfo struct{ Name, Title string }
+	s := r.current()
+	if s == nil {
+		return ""
 	}
-	_ = json.Unmarshal(r.initialized(), &server) // without a name it has none
-	return cmp.Or(server.ServerInfo.Title, server.ServerInfo.Name)
+	server := s.SDK().InitializeResult().ServerInfo
+	if server == nil {
+		return ""
+	}
+	return cmp.Or(server.Title, server.Name)
 }
 
-// declares reports whether the server declared the capability with this path.
-func (r *remote) declares(path ...string) bool {
-	value := protocol.Get(r.initialized(), "capabilities")
-	for _, key := range path {
-		if value = protocol.Get(value, key); value == nil {
-			return false
-		}
+// request does something that may be repeated, over new sessions if need be.
+func request[T any](ctx context.Context, r *remote, do func(context.Context, *client.Session) (T, error)) (T, error) {
+	result, s, err := once(ctx, r, do)
+	if err != nil && !isFinal(ctx, err) {
+		return retry(ctx, r, s, err, do)
 	}
-	return true
+	return result, err
 }
 
-// call sends a request once. An error that the server answered with is a *protocol.Error.
-func (r *remote) call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
-	s, err := r.connected(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return s.Call(ctx, method, params)
-}
-
-// ask sends a request that may be repeated, over new sessions if need be. It waits up to
-// timeout for each answer, 0 for as long as it takes.
-func (r *remote) ask(ctx context.Context, timeout time.Duration, method string, params json.RawMessage) (json.RawMessage, error) {
+// retry does something again that failed in a session. One that goes on is kept at first: it
+// carries other requests, and questions of the server.
+func retry[T any](ctx context.Context, r *remote, s *client.Session, failure error, do func(context.Context, *client.Session) (T, error)) (result T, err error) {
 	delay := reconnectDelay
-	for attempt := 0; ; {
-		result, err := r.askOnce(ctx, timeout, attempt > 0, method, params)
-		var answer *protocol.Error
-		switch {
-		case err == nil || errors.As(err, &answer) || ctx.Err() != nil:
-			return result, err
-		case errors.Is(err, session.ErrClosed):
-			continue // the session was replaced meanwhile
-		case attempt == reconnects:
-			return nil, fmt.Errorf("the connection to %s is lost: %w", r.target, err)
+	for attempt := 1; ; attempt++ {
+		if attempt > 1 || errors.Is(failure, client.ErrClosed) {
+			r.drop(s)
 		}
-		attempt++
-		r.show.line("connection lost (%s); trying again in %v (%d of %d)", oneLine(err.Error()), delay, attempt, reconnects)
+		if attempt > reconnects {
+			return result, fmt.Errorf("the connection to %s is lost: %w", r.target, failure)
+		}
+		r.show.line("connection lost (%s); trying again in %v (%d of %d)", oneLine(failure.Error()), delay, attempt, reconnects)
 		select {
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return result, ctx.Err()
 		case <-time.After(delay):
 		}
 		delay *= 2
+		if result, s, err = once(ctx, r, do); err == nil || isFinal(ctx, err) {
+			return result, err
+		}
+		failure = err
 	}
 }
 
-// askOnce sends a request and gives the session up if it is no good any more. One that goes
-// on is kept at first: it carries other requests, and questions of the server.
-func (r *remote) askOnce(caller context.Context, timeout time.Duration, impatient bool, method string, params json.RawMessage) (json.RawMessage, error) {
-	ctx := caller
-	if timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(caller, timeout)
-		defer cancel()
+// connectError says that there is no session.
+type connectError struct{ error }
+
+func once[T any](ctx context.Context, r *remote, do func(context.Context, *client.Session) (T, error)) (result T, s *client.Session, err error) {
+	if s, err = r.connected(ctx); err != nil {
+		return result, nil, connectError{err}
 	}
-	s, err := r.connected(ctx)
-	if err != nil {
-		return nil, err
+	result, err = do(ctx, s)
+	return result, s, err
+}
+
+// isFinal reports whether it makes no sense to try again: the server has answered.
+func isFinal(ctx context.Context, err error) bool {
+	switch {
+	case ctx.Err() != nil:
+		return true
+	case errors.As(err, new(connectError)):
+		return false
 	}
-	result, err := s.Call(ctx, method, params)
-	if err != nil && caller.Err() == nil && !errors.As(err, new(*protocol.Error)) &&
-		(impatient || s.Err() != nil || errors.Is(err, session.ErrLost)) {
-		r.drop(s)
-	}
-	return result, err
+	_, answered := errors.AsType[*jsonrpc.Error](err)
+	return answered || errors.Is(err, client.ErrUnsupported) || errors.Is(err, client.ErrProtocol)
 }

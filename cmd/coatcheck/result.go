@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
 	"github.com/coatcheck/coatcheck/protocol"
 )
 
@@ -34,9 +36,9 @@ func printResult(std streams, result json.RawMessage, raw bool) error {
 }
 
 // printError prints the JSON-RPC error that a request was answered with.
-func printError(std streams, code int, e *protocol.Error, raw bool) error {
+func printError(std streams, code int, e *jsonrpc.Error, raw bool) error {
 	if raw {
-		fmt.Fprintf(std.out, "{\"error\":%s}\n", e.JSON())
+		fmt.Fprintf(std.out, "{\"error\":%s}\n", (&protocol.Error{Code: e.Code, Message: e.Message, Data: e.Data}).JSON())
 	}
 	data := ""
 	if e.Data != nil {

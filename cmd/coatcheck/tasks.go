@@ -11,6 +11,9 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"github.com/coatcheck/coatcheck/client"
 	"github.com/coatcheck/coatcheck/protocol"
 )
 
@@ -67,11 +70,6 @@ func (s *selection) open(std streams, as peer, show *display) (context.Context, 
 		stop()
 		return nil, ticket{}, nil, err
 	}
-	if !r.declares("tasks") {
-		r.close()
-		stop()
-		return nil, ticket{}, nil, fmt.Errorf("the server at %s has no tasks; put a coatcheck gateway in front of it", to)
-	}
 	return ctx, ticket{r, id}, func() { r.close(); stop() }, nil
 }
 
@@ -84,33 +82,37 @@ func (c *tasksGetCmd) Run(std streams) error {
 		return err
 	}
 	defer done()
-	state, raw, err := t.get(ctx)
+	state, err := t.get(ctx)
 	if err != nil {
 		return err
 	}
-	printTask(std, state, raw, c.JSON)
+	printTask(std, state, c.JSON)
 	return nil
 }
 
-type tasksResultCmd struct {
+// waiting is what the commands that wait for a task have in common.
+type waiting struct {
 	selection
 	answerFlags
+	samplingFlags
 }
+
+// Help implements kong.HelpProvider.
+func (*waiting) Help() string { return samplingHelp[1:] + exitCodes }
+
+type tasksResultCmd struct{ waiting }
 
 // Run prints the task's result.
-func (c *tasksResultCmd) Run(std streams) error { return c.wait(std, c.answerFlags, true) }
+func (c *tasksResultCmd) Run(std streams) error { return c.wait(std, true) }
 
-type tasksWatchCmd struct {
-	selection
-	answerFlags
-}
+type tasksWatchCmd struct{ waiting }
 
 // Run shows the task's status until it ends, then prints its result.
-func (c *tasksWatchCmd) Run(std streams) error { return c.wait(std, c.answerFlags, false) }
+func (c *tasksWatchCmd) Run(std streams) error { return c.wait(std, false) }
 
 // wait answers the task's questions until it is terminal, and prints its result.
-func (s *selection) wait(std streams, answers answerFlags, quiet bool) error {
-	script, err := answers.script(std.in)
+func (w *waiting) wait(std streams, quiet bool) error {
+	script, err := w.script(std.in)
 	if err != nil {
 		return err
 	}
@@ -118,19 +120,23 @@ func (s *selection) wait(std streams, answers answerFlags, quiet bool) error {
 	progress := newStatus(show)
 	progress.quiet = quiet
 	asker := newAsker(show, progress)
-	ctx, t, done, err := s.open(std, asker.peer(), show)
+	as := asker.peer()
+	if err := w.host(context.Background(), show, &as); err != nil {
+		return err
+	}
+	ctx, t, done, err := w.open(std, as, show)
 	if err != nil {
 		return err
 	}
 	defer done()
 	progress.of(t.id, true)
-	state, _, err := t.get(ctx)
+	attached, err := t.attach(ctx)
 	if err != nil {
 		return err
 	}
-	a := attendance{remote: t.remote, ticket: t, std: std, status: progress, asker: asker, script: script, raw: s.JSON}
+	a := attendance{remote: t.remote, ticket: t, std: std, status: progress, asker: asker, script: script, raw: w.JSON}
 	defer a.present()()
-	return a.attend(context.WithoutCancel(ctx), state)
+	return a.attend(context.WithoutCancel(ctx), attached)
 }
 
 type tasksCancelCmd struct{ selection }
@@ -142,15 +148,11 @@ func (c *tasksCancelCmd) Run(std streams) error {
 		return err
 	}
 	defer done()
-	raw, err := t.cancel(ctx)
+	state, err := t.cancel(ctx)
 	if err != nil {
 		return err
 	}
-	var state protocol.Task
-	if err := json.Unmarshal(raw, &state); err != nil {
-		return fmt.Errorf("the server's answer to tasks/cancel is no task: %w", err)
-	}
-	printTask(std, state, raw, c.JSON)
+	printTask(std, state, c.JSON)
 	return nil
 }
 
@@ -184,65 +186,63 @@ func (c *tasksListCmd) Run(std streams) error {
 		return err
 	}
 	defer r.close()
-	if !r.declares("tasks", "list") {
-		return fmt.Errorf("the server at %s does not list tasks; a coatcheck gateway does with --single-user", r.target)
-	}
-	var all []json.RawMessage
-	err = r.pages(ctx, protocol.MethodTasksList, func(page json.RawMessage) (bool, error) {
-		var tasks struct{ Tasks []json.RawMessage }
-		if err := json.Unmarshal(page, &tasks); err != nil {
-			return false, fmt.Errorf("the server's answer to tasks/list cannot be read: %w", err)
+	all, err := request(ctx, r, func(ctx context.Context, s *client.Session) (all []*client.State, _ error) {
+		for state, err := range s.List(ctx) {
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, state)
 		}
-		all = append(all, tasks.Tasks...)
-		return true, nil
+		return all, nil
 	})
-	if err != nil {
+	answer, answered := errors.AsType[*jsonrpc.Error](err)
+	switch {
+	case errors.Is(err, client.ErrUnsupported):
+		return fmt.Errorf("the server at %s does not list tasks; a coatcheck gateway does with --single-user", r.target)
+	case answered:
+		return fmt.Errorf("%s: %s (code %d)", protocol.MethodTasksList, oneLine(answer.Message), answer.Code)
+	case err != nil:
 		return err
 	}
 	if c.JSON {
-		if all == nil {
-			all = []json.RawMessage{}
+		raw := make([]json.RawMessage, len(all))
+		for i, state := range all {
+			raw[i] = state.Raw
 		}
-		fmt.Fprintf(std.out, "%s\n", protocol.Marshal(map[string]any{"tasks": all}))
+		fmt.Fprintf(std.out, "%s\n", protocol.Marshal(map[string]any{"tasks": raw}))
 		return nil
 	}
 	return printTasks(std.out, all)
 }
 
 // printTasks prints a table of tasks.
-func printTasks(w io.Writer, all []json.RawMessage) error {
+func printTasks(w io.Writer, all []*client.State) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "ID\tSTATUS\tCREATED\tTTL\tMESSAGE")
-	for _, raw := range all {
-		var t protocol.Task
-		if err := json.Unmarshal(raw, &t); err != nil {
-			return fmt.Errorf("the server listed something that is no task: %w", err)
-		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", oneLine(t.TaskID), oneLine(t.Status),
-			t.CreatedAt.Format(time.RFC3339), lifetime(t), oneLine(t.StatusMessage))
+	for _, t := range all {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", oneLine(t.ID), t.Status, t.CreatedAt.Format(time.RFC3339), lifetime(t), oneLine(t.Message))
 	}
 	return table.Flush()
 }
 
 // printTask prints one task.
-func printTask(std streams, t protocol.Task, raw json.RawMessage, asJSON bool) {
+func printTask(std streams, t *client.State, asJSON bool) {
 	if asJSON {
-		fmt.Fprintf(std.out, "%s\n", raw)
+		fmt.Fprintf(std.out, "%s\n", t.Raw)
 		return
 	}
-	fmt.Fprintf(std.out, "id       %s\nstatus   %s\n", oneLine(t.TaskID), oneLine(t.Status))
-	if t.StatusMessage != "" {
-		fmt.Fprintf(std.out, "message  %s\n", oneLine(t.StatusMessage))
+	fmt.Fprintf(std.out, "id       %s\nstatus   %s\n", oneLine(t.ID), t.Status)
+	if t.Message != "" {
+		fmt.Fprintf(std.out, "message  %s\n", oneLine(t.Message))
 	}
 	fmt.Fprintf(std.out, "created  %s\nupdated  %s\nttl      %s\n",
-		t.CreatedAt.Format(time.RFC3339), t.LastUpdatedAt.Format(time.RFC3339), lifetime(t))
+		t.CreatedAt.Format(time.RFC3339), t.UpdatedAt.Format(time.RFC3339), lifetime(t))
 }
 
 // lifetime is a task's ttl in words.
-func lifetime(t protocol.Task) string {
-	if t.TTL == nil {
+func lifetime(t *client.State) string {
+	if t.TTL == 0 {
 		return "unlimited"
 	}
-	const most = int64(1<<63-1) / int64(time.Millisecond)
-	return (time.Duration(min(*t.TTL, most)) * time.Millisecond).String()
+	return t.TTL.String()
 }
