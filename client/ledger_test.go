@@ -46,7 +46,7 @@ func hostProcess(role, url, file string) error {
 			}
 			t.Detach() // it goes on without being watched
 		}
-		fmt.Println("all called")
+		fmt.Fprintln(os.Stdout, "all called")
 		select {} // until it is killed
 	}
 	tasks, err := s.Resume(ctx)
@@ -58,10 +58,10 @@ func hostProcess(role, url, file string) error {
 		if err != nil {
 			return err
 		}
-		fmt.Println(result.Content[0].(*mcp.TextContent).Text)
+		fmt.Fprintln(os.Stdout, result.Content[0].(*mcp.TextContent).Text)
 	}
 	left, err := s.Resume(ctx)
-	fmt.Println("left:", len(left), err)
+	fmt.Fprintln(os.Stdout, "left:", len(left), err)
 	return s.Close()
 }
 
