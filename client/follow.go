@@ -94,7 +94,7 @@ func (f *following) open() {
 	f.stop = stop
 	f.due(status)
 	go func() {
-		result, err := f.task.session.conn.call(ctx, protocol.MethodTasksResult, f.params)
+		result, err := f.task.session.call(ctx, protocol.MethodTasksResult, f.params)
 		f.results <- outcome{result, err}
 	}()
 }

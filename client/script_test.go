@@ -103,6 +103,11 @@ func create(id string) func(int, json.RawMessage) (string, error) {
 // with runs a test, in a bubble with its own clock, with a session at a scripted server.
 func with(t *testing.T, answers map[string]func(int, json.RawMessage) (string, error), test func(t *testing.T, s *client.Session, server *scripted)) {
 	t.Helper()
+	withOptions(t, nil, answers, test)
+}
+
+func withOptions(t *testing.T, opts *client.Options, answers map[string]func(int, json.RawMessage) (string, error), test func(t *testing.T, s *client.Session, server *scripted)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		near, far := mcp.NewInMemoryTransports()
 		conn, err := far.Connect(t.Context())
@@ -115,7 +120,7 @@ func with(t *testing.T, answers map[string]func(int, json.RawMessage) (string, e
 			defer close(served)
 			server.serve()
 		}()
-		s, err := client.Connect(t.Context(), newClient(), near, nil)
+		s, err := client.Connect(t.Context(), newClient(), near, opts)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,7 +131,7 @@ func with(t *testing.T, answers map[string]func(int, json.RawMessage) (string, e
 	})
 }
 
-var errExpired = errors.New("Failed to retrieve task: Task has expired")
+var errExpired = errors.New("Failed to retrieve task: Task has expired") //nolint:staticcheck // a server's words
 
 // What a server does wrong ends a call with the error that says so, and never in a busy loop.
 func TestMisbehavingServers(t *testing.T) {

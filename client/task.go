@@ -20,6 +20,7 @@ type Task struct {
 	id        string
 	token     string // progress token, as JSON; "" if another's
 	immediate string
+	origin    origin // zero if not known
 
 	ctx    context.Context // of the following
 	cancel context.CancelCauseFunc
@@ -39,6 +40,9 @@ type outcome struct {
 	result json.RawMessage
 	err    error
 }
+
+// goesOn reports whether the call has not ended, but is not heard of here any more.
+func (o outcome) goesOn() bool { return errors.Is(o.err, ErrDetached) || errors.Is(o.err, ErrClosed) }
 
 // Update is what is known of a call at a moment.
 type Update struct {
@@ -190,6 +194,9 @@ func (t *Task) saw(state *State) error {
 	t.poll = state.Poll
 	next := t.update
 	next.Status, next.Message = state.Status, state.Message
+	if next.Status != t.update.Status {
+		t.session.opts.Logger.Debug("task status", "task", t.id, "status", string(next.Status))
+	}
 	if next != t.update {
 		t.publish(next)
 	}
@@ -252,6 +259,19 @@ func (t *Task) settle(o outcome) {
 	close(t.done)
 	t.cancel(nil)
 	if t.id != "" {
-		t.session.opts.Logger.Info("task ended", "task", t.id, "server", t.session.opts.Server, "status", string(t.update.Status), "error", o.err)
+		t.logEnd(o)
+	}
+}
+
+func (t *Task) logEnd(o outcome) {
+	opts := t.session.opts
+	log := opts.Logger.With("task", t.id, "server", opts.Server, "status", string(t.update.Status))
+	switch {
+	case o.goesOn():
+		log.Info("task is not followed any more", "reason", o.err)
+	case o.err != nil:
+		log.Info("task ended", "error", o.err)
+	default:
+		log.Info("task ended")
 	}
 }
