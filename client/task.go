@@ -155,7 +155,8 @@ func (t *Task) Updates(ctx context.Context) iter.Seq[Update] {
 
 // Cancel cancels the call and returns when the server has confirmed it (CAN-2). The error is
 // ErrTerminal if it has ended already (CAN-1), ErrUnsupported if the server does not let
-// tasks be cancelled, ErrNotFound, ErrExpired, or that of the exchange.
+// tasks be cancelled, ErrNotFound, ErrExpired, ErrProtocol if the server confirms something
+// else, or that of the exchange.
 func (t *Task) Cancel(ctx context.Context) error {
 	select {
 	case <-t.done:
@@ -172,6 +173,9 @@ func (t *Task) Cancel(ctx context.Context) error {
 	}
 	if err := t.saw(state); err != nil {
 		return err
+	}
+	if state.Status != Cancelled {
+		return fmt.Errorf("%w: the task is %s after it was cancelled", ErrProtocol, state.Status)
 	}
 	t.settle(outcome{err: ErrCancelled})
 	return nil
