@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/coatcheck/coatcheck/protocol"
 )
@@ -55,25 +56,29 @@ func (s *Session) CallTool(ctx context.Context, params *mcp.CallToolParams, opts
 	if err != nil {
 		return nil, err
 	}
+	if asTask {
+		augmentation := []byte("{}")
+		if ms := o.TTL.Milliseconds(); ms > 0 {
+			augmentation = []byte(`{"ttl":` + strconv.FormatInt(ms, 10) + `}`)
+		}
+		if raw, err = protocol.Set(raw, "task", augmentation); err != nil {
+			return nil, err
+		}
+	}
+	ctx, span := s.begin(ctx, protocol.MethodToolsCall, raw)
+	raw = withTrace(ctx, raw)
+	t.origin = origin{params.Name, span.SpanContext()}
+	s.enter(t) // progress may come before the answer
 	if !asTask {
-		s.enter(t)
-		s.work.Go(func() { t.runPlainly(raw) })
+		s.work.Go(func() { t.runPlainly(span, raw) })
 		return t, nil
 	}
-	augmentation := []byte("{}")
-	if ms := o.TTL.Milliseconds(); ms > 0 {
-		augmentation = []byte(`{"ttl":` + strconv.FormatInt(ms, 10) + `}`)
-	}
-	if raw, err = protocol.Set(raw, "task", augmentation); err != nil {
-		return nil, err
-	}
-	s.enter(t) // progress may come before the answer
 	answer, err := s.conn.call(ctx, protocol.MethodToolsCall, raw)
-	if err != nil {
-		s.leave(t)
-		return nil, err
+	if err == nil {
+		err = t.created(ctx, answer, raw)
 	}
-	if err := t.created(answer, raw); err != nil {
+	span.end(answer, err)
+	if err != nil {
 		s.leave(t)
 		return nil, err
 	}
@@ -121,7 +126,7 @@ func (t *Task) prepare(params *mcp.CallToolParams, o CallOptions) (json.RawMessa
 }
 
 // created reads what the server answered to an augmented call.
-func (t *Task) created(answer, request json.RawMessage) error {
+func (t *Task) created(ctx context.Context, answer, request json.RawMessage) error {
 	raw := protocol.Get(answer, "task")
 	if raw == nil { // a server may run it normally (CAP-5)
 		t.settle(outcome{result: answer})
@@ -138,7 +143,7 @@ func (t *Task) created(answer, request json.RawMessage) error {
 	t.session.mu.Unlock()
 	t.answer = answer
 	t.immediate, _ = protocol.Unquote(protocol.Get(protocol.Get(answer, "_meta"), protocol.MetaImmediateResponse))
-	t.session.opts.Logger.Info("task created", "task", t.id, "server", t.session.opts.Server)
+	t.session.opts.Logger.InfoContext(ctx, "task created", "task", t.id, "tool", t.origin.tool, "server", t.session.opts.Server)
 	t.record(request, state)
 	if err := t.saw(state); err != nil {
 		return err
@@ -148,9 +153,9 @@ func (t *Task) created(answer, request json.RawMessage) error {
 }
 
 // runPlainly waits for the answer to a plain call.
-func (t *Task) runPlainly(params json.RawMessage) {
+func (t *Task) runPlainly(span *span, params json.RawMessage) {
 	defer t.session.leave(t)
-	ctx, cancel := context.WithCancel(t.session.ctx)
+	ctx, cancel := context.WithCancel(trace.ContextWithSpan(t.session.ctx, span))
 	defer cancel()
 	stop := context.AfterFunc(t.ctx, cancel)
 	defer stop()
@@ -161,6 +166,7 @@ func (t *Task) runPlainly(params json.RawMessage) {
 	if t.ctx.Err() != nil {
 		err = context.Cause(t.ctx)
 	}
+	span.end(result, err)
 	t.settle(outcome{result: result, err: err})
 }
 
@@ -168,17 +174,23 @@ func (t *Task) runPlainly(params json.RawMessage) {
 // of another process of the same user. The error is ErrNotFound, ErrExpired, or that of the
 // exchange.
 func (s *Session) Attach(ctx context.Context, id string) (*Task, error) {
-	state, err := s.Get(ctx, id)
-	if err != nil {
-		return nil, err
-	}
+	return s.attach(ctx, id, origin{})
+}
+
+func (s *Session) attach(ctx context.Context, id string, of origin) (*Task, error) {
 	t := newTask(s, id)
+	t.origin = of
 	s.enter(t)
-	s.opts.Logger.Info("task attached", "task", id, "server", s.opts.Server)
-	if err := t.saw(state); err != nil {
+	state, err := s.Get(ctx, id)
+	if err == nil {
+		err = t.saw(state)
+	}
+	if err != nil {
 		s.leave(t)
+		t.cancel(err)
 		return nil, err
 	}
+	s.opts.Logger.InfoContext(ctx, "task attached", "task", id, "tool", of.tool, "server", s.opts.Server)
 	t.follow()
 	return t, nil
 }
@@ -195,7 +207,7 @@ func (s *Session) Resume(ctx context.Context) ([]*Task, error) {
 	}
 	var all []*Task
 	for _, entry := range entries {
-		t, err := s.Attach(ctx, entry.ID)
+		t, err := s.attach(ctx, entry.ID, originOf(entry.Params))
 		switch {
 		case err == nil:
 			t.recorded = true

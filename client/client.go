@@ -12,6 +12,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/coatcheck/coatcheck/internal/session"
 	"github.com/coatcheck/coatcheck/protocol"
@@ -43,8 +44,14 @@ type Options struct {
 	// before the SDK client's own handler. Nothing else is read as long as it runs.
 	OnNotification func(method string, params json.RawMessage)
 	// Logger is told of each task's life (AUD-3): its creation, re-attachment and end at
-	// level info, polls that fail at level warn. Default: discards.
+	// level info, changes of its status at level debug, polls that fail at level warn.
+	// Default: discards.
 	Logger *slog.Logger
+	// TracerProvider makes a span for each request about calls and tasks. Those about a task
+	// link to the span of the call that made it, also after Resume. The trace context goes to
+	// the server in params._meta. Default: OpenTelemetry's global one, which makes none
+	// unless the program sets it.
+	TracerProvider trace.TracerProvider
 }
 
 func (o *Options) withDefaults() Options {
@@ -72,7 +79,8 @@ type Session struct {
 	stop context.CancelFunc
 	work sync.WaitGroup
 
-	tools *tools
+	tools   *tools
+	tracing tracing
 
 	mu    sync.Mutex
 	tasks map[string][]*Task // that are followed here, by id
@@ -107,7 +115,8 @@ func Connect(ctx context.Context, c *mcp.Client, transport mcp.Transport, opts *
 	if s.opts.Server == "" {
 		s.opts.Server = serverName(transport, s.conn.server)
 	}
-	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
+	s.tracing = newTracing(s.opts.TracerProvider, transport, sdk.InitializeResult().ProtocolVersion)
+	s.ctx, s.stop = context.WithCancel(untraced(ctx))
 	return s, nil
 }
 
@@ -223,7 +232,7 @@ func (s *Session) leave(t *Task) {
 func (s *Session) ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	return s.conn.call(ctx, method, params)
+	return s.call(ctx, method, params)
 }
 
 // askTimeout bounds requests whose answer is due at once; a server that takes longer is asked

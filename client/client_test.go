@@ -33,6 +33,13 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if database := os.Getenv(approverRole); database != "" && len(os.Args) == 1 {
+		if err := approverProcess(database); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	if config := os.Getenv(gatewayRole); config != "" && len(os.Args) == 1 {
 		os.Unsetenv(gatewayRole) // for its child
 		if err := gatewayOnStdio(config); err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/coatcheck/coatcheck/internal/session"
 	"github.com/coatcheck/coatcheck/protocol"
@@ -282,6 +283,7 @@ func (c *conn) call(ctx context.Context, method string, params json.RawMessage) 
 		task, _ := protocol.Unquote(protocol.Get(params, "taskId"))
 		defer c.collecting(task)()
 	}
+	trace.SpanFromContext(ctx).SetAttributes(attrRequestID.String(fmt.Sprint(id.Raw())))
 	// The exchange, over HTTP its stream included, lasts as long as its context.
 	exchange, abandon := context.WithCancel(context.WithoutCancel(ctx))
 	failed := make(chan error, 1)

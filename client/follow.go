@@ -11,7 +11,8 @@ import (
 	"github.com/coatcheck/coatcheck/protocol"
 )
 
-// maxFailures is how often in a row a server may answer with nonsense before it is believed.
+// maxFailures is how often in a row a server may answer with nonsense, or with an error of its
+// own, before it is believed.
 const maxFailures = 5
 
 // follow follows the task at the server until it has ended or is let go of.
@@ -39,8 +40,9 @@ type following struct {
 
 	hinted   bool      // the server says that something changed since
 	polled   time.Time // when the server was asked last
-	failures int       // polls in a row without an answer
-	nonsense int       // answers in a row that are none
+	failures int       // polls in a row that failed
+	errors   int       // of these, the ones that were answered
+	nonsense int       // answers of tasks/result in a row that make no sense
 }
 
 func (f *following) run() outcome {
@@ -94,7 +96,7 @@ func (f *following) open() {
 	f.stop = stop
 	f.due(status)
 	go func() {
-		result, err := f.task.session.conn.call(ctx, protocol.MethodTasksResult, f.params)
+		result, err := f.task.session.call(ctx, protocol.MethodTasksResult, f.params)
 		f.results <- outcome{result, err}
 	}()
 }
@@ -175,7 +177,7 @@ func (f *following) poll() (o outcome, ended bool) {
 	}
 	switch {
 	case err == nil:
-		f.failures = 0
+		f.failures, f.errors = 0, 0
 		if state.Status == Cancelled {
 			return outcome{err: ErrCancelled}, true // requirements C.2
 		}
@@ -186,7 +188,7 @@ func (f *following) poll() (o outcome, ended bool) {
 	case isGone(aboutTask(err)):
 		return outcome{err: aboutTask(err)}, true
 	case isWire(err):
-		if f.nonsense++; f.nonsense >= maxFailures {
+		if f.errors++; f.errors >= maxFailures {
 			return outcome{err: err}, true
 		}
 	}

@@ -25,17 +25,7 @@ import (
 // The handler answers what comes in on release, raw.
 func answering(t *testing.T, opts *client.Options, test func(t *testing.T, r *requesting, asked chan json.RawMessage, release chan string)) {
 	t.Helper()
-	near, far := mcp.NewInMemoryTransports()
-	conn, err := far.Connect(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &requesting{t: t, conn: conn, waiting: map[string]chan *jsonrpc.Response{}, told: make(chan *jsonrpc.Request, 100)}
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		r.serve()
-	}()
+	r := overPipes(t)
 	asked, release := make(chan json.RawMessage, 10), make(chan string)
 	opts.Handlers = map[string]client.Handler{protocol.MethodCreateMessage: func(ctx context.Context, params json.RawMessage) client.Answer {
 		asked <- params
@@ -53,7 +43,7 @@ func answering(t *testing.T, opts *client.Options, test func(t *testing.T, r *re
 		}
 	}}
 	c := mcp.NewClient(&mcp.Implementation{Name: "t", Version: "1"}, &mcp.ClientOptions{Capabilities: &mcp.ClientCapabilities{Sampling: &mcp.SamplingCapabilities{}}})
-	s, err := client.Connect(t.Context(), c, near, opts)
+	s, err := client.Connect(t.Context(), c, r.transport, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,8 +54,6 @@ func answering(t *testing.T, opts *client.Options, test func(t *testing.T, r *re
 			}
 		}
 		_ = s.Close()
-		_ = conn.Close()
-		<-served
 	})
 	test(t, r, asked, release)
 }
@@ -76,13 +64,21 @@ type reply struct {
 	err    error
 }
 
-func (r *requesting) begin(params string) <-chan reply {
+func (r *requesting) sample(params string) <-chan reply {
 	done := make(chan reply, 1)
 	go func() {
 		result, err := r.call(protocol.MethodCreateMessage, params)
 		done <- reply{string(result), err}
 	}()
 	return done
+}
+
+// send sends a message whose answer nobody waits for.
+func (r *requesting) send(id, method, params string) {
+	r.t.Helper()
+	if err := r.say(id, method, json.RawMessage(params)); err != nil {
+		r.t.Fatal(err)
+	}
 }
 
 const (
@@ -93,7 +89,7 @@ const (
 // Params and results pass a Handler as they are on the wire, plainly and in a hosted task.
 func TestHandler(t *testing.T) {
 	answering(t, &client.Options{}, func(t *testing.T, r *requesting, asked chan json.RawMessage, release chan string) {
-		done := r.begin(odd)
+		done := r.sample(odd)
 		if got := <-asked; string(got) != odd {
 			t.Errorf("asked %s", got)
 		}
@@ -101,7 +97,7 @@ func TestHandler(t *testing.T) {
 		if got := <-done; got.result != oddToo || got.err != nil {
 			t.Errorf("answered %+v", got)
 		}
-		done = r.begin(odd)
+		done = r.sample(odd)
 		<-asked
 		release <- "no model"
 		got := <-done
@@ -109,10 +105,9 @@ func TestHandler(t *testing.T) {
 			t.Errorf("answered %+v", got)
 		}
 		// What the server withdraws is not answered.
-		id, _ := jsonrpc.MakeID("w")
-		r.send(t, &jsonrpc.Request{ID: id, Method: protocol.MethodCreateMessage, Params: json.RawMessage(odd)})
+		r.send("w", protocol.MethodCreateMessage, odd)
 		<-asked
-		r.send(t, &jsonrpc.Request{Method: protocol.MethodCancelled, Params: json.RawMessage(`{"requestId":"w"}`)})
+		r.send("", protocol.MethodCancelled, `{"requestId":"w"}`)
 		if got := <-asked; string(got) != `"gone"` {
 			t.Errorf("asked %s", got)
 		}
@@ -160,9 +155,8 @@ func TestHandlerOrder(t *testing.T) {
 		const each = 4
 		for i := range each {
 			n := strconv.Itoa(i)
-			id, _ := jsonrpc.MakeID("q" + n)
-			r.send(t, &jsonrpc.Request{Method: "notifications/message", Params: json.RawMessage(`{"level":"info","data":"` + n + `"}`)})
-			r.send(t, &jsonrpc.Request{ID: id, Method: protocol.MethodCreateMessage, Params: json.RawMessage(n)})
+			r.send("", "notifications/message", `{"level":"info","data":"`+n+`"}`)
+			r.send("q"+n, protocol.MethodCreateMessage, n)
 			if i%2 == 1 {
 				for j := i - 1; j <= i; j++ {
 					if got := <-asked; string(got) != strconv.Itoa(j) {
@@ -178,13 +172,6 @@ func TestHandlerOrder(t *testing.T) {
 			release <- `{}`
 		}
 	})
-}
-
-func (r *requesting) send(t *testing.T, req *jsonrpc.Request) {
-	t.Helper()
-	if err := r.conn.Write(context.Background(), req); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // INP-3: what is asked again because another tasks/result was opened is asked once, and both

@@ -83,6 +83,7 @@ func OpenHost(ctx context.Context, opts *HostOptions) (*Host, error) {
 		Store:        opts.Store,
 		Runner:       h.runs,
 		Requests:     requests,
+		Role:         "client",
 		DefaultTTL:   opts.DefaultTTL,
 		MaxTTL:       opts.MaxTTL,
 		MinRetention: opts.MinRetention,

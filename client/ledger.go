@@ -195,8 +195,8 @@ func (t *Task) record(request json.RawMessage, state *State) {
 
 // forget takes a task that has ended from the ledger, now that its outcome is handed out.
 func (t *Task) forget() {
-	if err := t.outcome.err; errors.Is(err, ErrDetached) || errors.Is(err, ErrClosed) {
-		return // it goes on
+	if t.outcome.goesOn() {
+		return
 	}
 	t.mu.Lock()
 	recorded := t.recorded

@@ -16,6 +16,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/coatcheck/coatcheck/client"
+	"github.com/coatcheck/coatcheck/protocol"
 )
 
 // scripted is a server that answers what its script says, and counts what it is asked.
@@ -80,7 +81,11 @@ func (s *scripted) serve() {
 		case answer != nil:
 			result, err := answer(n, req.Params)
 			if err != nil {
-				s.say(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":%q}}`, id, err.Error())
+				code := int64(protocol.CodeInvalidParams)
+				if wire, ok := errors.AsType[*jsonrpc.Error](err); ok {
+					code = wire.Code
+				}
+				s.say(`{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":%q}}`, id, code, err.Error())
 			} else if result != "" {
 				s.say(`{"jsonrpc":"2.0","id":%s,"result":%s}`, id, result)
 			}
@@ -96,12 +101,21 @@ func always(result string) func(int, json.RawMessage) (string, error) {
 	return func(int, json.RawMessage) (string, error) { return result, nil }
 }
 
+func refuse(why string) func(int, json.RawMessage) (string, error) {
+	return func(int, json.RawMessage) (string, error) { return "", errors.New(why) }
+}
+
 func create(id string) func(int, json.RawMessage) (string, error) {
 	return always(`{"task":` + taskJSON(id, "working") + `}`)
 }
 
 // with runs a test, in a bubble with its own clock, with a session at a scripted server.
 func with(t *testing.T, answers map[string]func(int, json.RawMessage) (string, error), test func(t *testing.T, s *client.Session, server *scripted)) {
+	t.Helper()
+	withOptions(t, nil, answers, test)
+}
+
+func withOptions(t *testing.T, opts *client.Options, answers map[string]func(int, json.RawMessage) (string, error), test func(t *testing.T, s *client.Session, server *scripted)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		near, far := mcp.NewInMemoryTransports()
@@ -115,7 +129,7 @@ func with(t *testing.T, answers map[string]func(int, json.RawMessage) (string, e
 			defer close(served)
 			server.serve()
 		}()
-		s, err := client.Connect(t.Context(), newClient(), near, nil)
+		s, err := client.Connect(t.Context(), newClient(), near, opts)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,12 +140,10 @@ func with(t *testing.T, answers map[string]func(int, json.RawMessage) (string, e
 	})
 }
 
-var errExpired = errors.New("Failed to retrieve task: Task has expired")
+var errExpired = errors.New("Failed to retrieve task: Task has expired") //nolint:staticcheck // a server's words
 
 // What a server does wrong ends a call with the error that says so, and never in a busy loop.
 func TestMisbehavingServers(t *testing.T) {
-	type answers = map[string]func(int, json.RawMessage) (string, error)
-	none := func(int, json.RawMessage) (string, error) { return "", nil }
 	for _, c := range []struct {
 		name    string
 		answers answers
@@ -142,6 +154,13 @@ func TestMisbehavingServers(t *testing.T) {
 		{"a task without id", answers{"tools/call": always(`{"task":{"status":"working"}}`)}, client.ErrProtocol, false},
 		{"an empty id", answers{"tools/call": create("")}, client.ErrProtocol, false},
 		{"an unknown status", answers{"tools/call": always(`{"task":` + taskJSON("a", "sleeping") + `}`)}, client.ErrProtocol, false},
+		{"an id that is a number", answers{"tools/call": always(`{"task":{"taskId":7,"status":"working"}}`)}, client.ErrProtocol, false},
+		{"a status that is a number", answers{"tools/call": always(`{"task":{"taskId":"a","status":7}}`)}, client.ErrProtocol, false},
+		{"an interval in words", answers{"tools/call": always(`{"task":` + taskJSON("a", "working", `,"pollInterval":"soon"`) + `}`)}, client.ErrProtocol, false},
+		{"a time that is none", answers{"tools/call": always(`{"task":{"taskId":"a","status":"working","createdAt":"now"}}`)}, client.ErrProtocol, false},
+		{"created cancelled", answers{"tools/call": always(`{"task":` + taskJSON("a", "cancelled") + `}`), "tasks/result": none, "tasks/get": always(taskJSON("a", "cancelled"))}, client.ErrCancelled, true},
+		{"the tools are no list", answers{"tools/list": always(`{"tools":{}}`)}, client.ErrProtocol, false},
+		{"the tools have no end", answers{"tools/list": always(`{"tools":[],"nextCursor":"again"}`)}, client.ErrProtocol, false},
 		{"get is no task", answers{"tools/call": create("a"), "tasks/get": always(`[]`)}, client.ErrProtocol, true},
 		{"get is of another task", answers{"tools/call": create("a"), "tasks/get": always(taskJSON("b", "completed"))}, client.ErrProtocol, true},
 		{"the task goes back", answers{"tools/call": create("a"), "tasks/get": func(n int, _ json.RawMessage) (string, error) {
@@ -150,9 +169,25 @@ func TestMisbehavingServers(t *testing.T) {
 		{"completed becomes failed", answers{"tools/call": create("a"), "tasks/get": func(n int, _ json.RawMessage) (string, error) {
 			return taskJSON("a", map[bool]string{true: "completed", false: "failed"}[n == 1]), nil
 		}}, client.ErrProtocol, true},
+		{"completed becomes cancelled", answers{"tools/call": create("a"), "tasks/result": none, "tasks/get": func(n int, _ json.RawMessage) (string, error) {
+			return taskJSON("a", map[bool]string{true: "completed", false: "cancelled"}[n == 1]), nil
+		}}, client.ErrProtocol, true},
+		{"failed waits for input", answers{"tools/call": create("a"), "tasks/result": none, "tasks/get": func(n int, _ json.RawMessage) (string, error) {
+			return taskJSON("a", map[bool]string{true: "failed", false: "input_required"}[n == 1]), nil
+		}}, client.ErrProtocol, true},
 		{"the result never comes", answers{"tools/call": create("a"), "tasks/get": always(taskJSON("a", "completed")), "tasks/result": none}, client.ErrProtocol, true},
 		{"the result comes before the end", answers{"tools/call": create("a"), "tasks/get": always(taskJSON("a", "working")), "tasks/result": always(`{}`)}, client.ErrProtocol, true},
 		{"the result is no object", answers{"tools/call": create("a"), "tasks/get": always(taskJSON("a", "completed")), "tasks/result": always(`[1]`)}, client.ErrProtocol, true},
+		{"a result of another shape", answers{"tools/call": create("a"), "tasks/get": always(taskJSON("a", "completed")), "tasks/result": always(`{"content":"x"}`)}, client.ErrProtocol, true},
+		{"input is asked for and refused", answers{"tools/call": create("a"), "tasks/get": always(taskJSON("a", "input_required")), "tasks/result": refuse("no")}, client.ErrProtocol, true},
+		{"it expires before it is collected", answers{"tools/call": create("a"), "tasks/result": func(n int, _ json.RawMessage) (string, error) {
+			return "", map[bool]error{true: errExpired}[n > 1]
+		}, "tasks/get": func(n int, _ json.RawMessage) (string, error) {
+			if n > 3 {
+				return "", errExpired
+			}
+			return taskJSON("a", map[bool]string{true: "working", false: "completed"}[n < 3]), nil
+		}}, client.ErrExpired, true},
 		{"it expires in the middle", answers{"tools/call": create("a"), "tasks/result": none, "tasks/get": func(n int, _ json.RawMessage) (string, error) {
 			if n > 3 {
 				return "", errExpired
@@ -187,13 +222,14 @@ func TestMisbehavingServers(t *testing.T) {
 // GET-2: whatever interval a server suggests, it is asked neither all the time nor never.
 func TestPollIntervals(t *testing.T) {
 	for interval, within := range map[string][2]int{ // polls in a minute
-		``:                      {50, 70},
-		`,"pollInterval":2000`:  {25, 35},
-		`,"pollInterval":0`:     {50, 70},
-		`,"pollInterval":-1`:    {50, 70},
-		`,"pollInterval":1`:     {500, 700},
-		`,"pollInterval":1e12`:  {1, 4},
-		`,"pollInterval":0.001`: {50, 70},
+		``:                              {50, 70},
+		`,"pollInterval":2000`:          {25, 35},
+		`,"pollInterval":0`:             {50, 70},
+		`,"pollInterval":-1`:            {50, 70},
+		`,"pollInterval":1`:             {500, 700},
+		`,"pollInterval":1e12`:          {1, 4},
+		`,"pollInterval":1000000000000`: {1, 4},
+		`,"pollInterval":0.001`:         {50, 70},
 	} {
 		t.Run(interval, func(t *testing.T) {
 			with(t, map[string]func(int, json.RawMessage) (string, error){

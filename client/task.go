@@ -21,6 +21,7 @@ type Task struct {
 	token     string // progress token, as JSON; "" if another's
 	immediate string
 	answer    json.RawMessage // to its creation; nil if another's
+	origin    origin          // zero if not known
 
 	ctx    context.Context // of the following
 	cancel context.CancelCauseFunc
@@ -40,6 +41,9 @@ type outcome struct {
 	result json.RawMessage
 	err    error
 }
+
+// goesOn reports whether the call has not ended, but is not heard of here any more.
+func (o outcome) goesOn() bool { return errors.Is(o.err, ErrDetached) || errors.Is(o.err, ErrClosed) }
 
 // Update is what is known of a call at a moment.
 type Update struct {
@@ -157,7 +161,8 @@ func (t *Task) Updates(ctx context.Context) iter.Seq[Update] {
 
 // Cancel cancels the call and returns when the server has confirmed it (CAN-2). The error is
 // ErrTerminal if it has ended already (CAN-1), ErrUnsupported if the server does not let
-// tasks be cancelled, ErrNotFound, ErrExpired, or that of the exchange.
+// tasks be cancelled, ErrNotFound, ErrExpired, ErrProtocol if the server confirms something
+// else, or that of the exchange.
 func (t *Task) Cancel(ctx context.Context) error {
 	select {
 	case <-t.done:
@@ -174,6 +179,9 @@ func (t *Task) Cancel(ctx context.Context) error {
 	}
 	if err := t.saw(state); err != nil {
 		return err
+	}
+	if state.Status != Cancelled {
+		return fmt.Errorf("%w: the task is %s after it was cancelled", ErrProtocol, state.Status)
 	}
 	t.settle(outcome{err: ErrCancelled})
 	return nil
@@ -196,6 +204,9 @@ func (t *Task) saw(state *State) error {
 	t.poll = state.Poll
 	next := t.update
 	next.Status, next.Message, next.Err = state.Status, state.Message, nil
+	if next.Status != t.update.Status {
+		t.session.opts.Logger.Debug("task status", "task", t.id, "status", string(next.Status))
+	}
 	if next != t.update {
 		t.publish(next)
 	}
@@ -267,6 +278,19 @@ func (t *Task) settle(o outcome) {
 	close(t.done)
 	t.cancel(nil)
 	if t.id != "" {
-		t.session.opts.Logger.Info("task ended", "task", t.id, "server", t.session.opts.Server, "status", string(t.update.Status), "error", o.err)
+		t.logEnd(o)
+	}
+}
+
+func (t *Task) logEnd(o outcome) {
+	opts := t.session.opts
+	log := opts.Logger.With("task", t.id, "server", opts.Server, "status", string(t.update.Status))
+	switch {
+	case o.goesOn():
+		log.Info("task is not followed any more", "reason", o.err)
+	case o.err != nil:
+		log.Info("task ended", "error", o.err)
+	default:
+		log.Info("task ended")
 	}
 }

@@ -8,6 +8,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log"
 	"os"
@@ -19,18 +20,20 @@ import (
 )
 
 func main() {
-	if len(os.Args) != 2 {
-		log.Fatal("usage: host URL")
+	seconds := flag.Int("seconds", 20, "how long the first tool takes; each further one takes half as long again")
+	flag.Parse()
+	if flag.NArg() != 1 {
+		log.Fatal("usage: host [-seconds N] URL")
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, os.Args[1], "host.ledger"); err != nil && !errors.Is(err, context.Canceled) {
+	if err := run(ctx, flag.Arg(0), *seconds); err != nil && !errors.Is(err, context.Canceled) {
 		log.Fatal(err)
 	}
 }
 
-func run(ctx context.Context, url, file string) error {
-	ledger, err := client.OpenLedger(file)
+func run(ctx context.Context, url string, seconds int) error {
+	ledger, err := client.OpenLedger("host.ledger")
 	if err != nil {
 		return err
 	}
@@ -50,7 +53,7 @@ func run(ctx context.Context, url, file string) error {
 	if len(tasks) == 0 {
 		for i := range 3 {
 			t, err := s.CallTool(ctx, &mcp.CallToolParams{
-				Name: "slow_compute", Arguments: map[string]any{"seconds": 20 + 10*i, "label": fmt.Sprintf("job %d", i+1)},
+				Name: "slow_compute", Arguments: map[string]any{"seconds": seconds + i*seconds/2, "label": fmt.Sprintf("job %d", i+1)},
 			}, nil)
 			if err != nil {
 				return err
@@ -60,12 +63,20 @@ func run(ctx context.Context, url, file string) error {
 		}
 	}
 	for _, t := range tasks {
+		said := ""
 		for u := range t.Updates(ctx) {
-			fmt.Printf("%s %s\n", u.Status, u.Message)
+			if now := fmt.Sprintf("%s: %s", u.Status, u.Message); now != said {
+				fmt.Println(now)
+				said = now
+			}
 		}
 		result, err := t.Wait(ctx)
+		if ctx.Err() != nil || errors.Is(err, client.ErrClosed) {
+			return err // the tasks go on, and the ledger has them
+		}
 		if err != nil {
-			return err
+			fmt.Printf("task %s: %v\n", t.ID(), err)
+			continue
 		}
 		for _, content := range result.Content {
 			if text, ok := content.(*mcp.TextContent); ok {

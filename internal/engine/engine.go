@@ -33,7 +33,8 @@ type Options struct {
 	PushInput    bool          // questions go to the requestor's session at once, if it has a stream open
 	// NoStatusNotifications leaves out notifications/tasks/status (NOT-1).
 	NoStatusNotifications bool
-	CachedTasks           int // finished tasks whose state (not outcome) is kept in memory; default 131,072, some 50 MiB when full
+	Role                  string // which side of the protocol this is, in status messages: "server" (default) or "client"
+	CachedTasks           int    // finished tasks whose state (not outcome) is kept in memory; default 131,072, some 50 MiB when full
 
 	Logger *slog.Logger     // default: discards
 	Now    func() time.Time // default time.Now
@@ -60,6 +61,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Remember < 0 || o.Lease < 0 {
 		return o, errors.New("engine: Remember and Lease cannot be negative")
+	}
+	if o.Role == "" {
+		o.Role = "server"
 	}
 	if o.CachedTasks == 0 {
 		o.CachedTasks = 1 << 17

@@ -275,7 +275,7 @@ func (e *Engine) endLocked(l *live, final *task.Task, err error) {
 func (e *Engine) recordUnfinished(ctx context.Context) {
 	for _, l := range e.runningHere() {
 		if l.state.Load().Remote == "" {
-			outcome := interrupted("The server was shut down before the task finished.")
+			outcome := interrupted("The " + e.opts.Role + " was shut down before the task finished.")
 			err := e.change(ctx, l, func(t *task.Task) (*task.Task, error) {
 				return t.Finish(outcome, statusMessage(outcome), e.now())
 			})

@@ -32,7 +32,8 @@ type Config struct {
 	// Immediate is how long a create's answer waits for what its tool has to say for now.
 	Immediate map[string]time.Duration
 
-	Asks bool // see receiver.Options
+	Asks bool   // see receiver.Options
+	Role string // see engine.Options
 
 	PushInput             bool
 	NoStatusNotifications bool
@@ -80,6 +81,7 @@ func Open(ctx context.Context, c Config) (*Node, error) {
 		PollInterval: c.PollInterval,
 		Lease:        c.Lease,
 		Remember:     c.Remember,
+		Role:         c.Role,
 		Logger:       c.Logger,
 
 		PushInput:             c.PushInput,
