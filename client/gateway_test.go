@@ -171,6 +171,6 @@ func hostThrough(t *testing.T, transport mcp.Transport) {
 			t.Fatal(name, err)
 		}
 		id, _ := protocol.Unquote(protocol.Get(protocol.Get(raw, "structuredContent"), "id"))
-		wantText(t, task, `"`+id+`" | {"type":"text","text":"hello! <é>"} | "Cannot cancel task: already in terminal status 'completed'" | true`)
+		wantText(t, task, `"`+id+`" | {"type":"text","text":"hello! \u003cé\u003e"} | "Cannot cancel task: already in terminal status 'completed'" | true`)
 	}
 }
