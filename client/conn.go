@@ -234,7 +234,7 @@ func (c *conn) call(ctx context.Context, method string, params json.RawMessage) 
 	select {
 	case resp := <-answer:
 		_ = abandon // over HTTP the rest of the body is read, so that the connection can be used again
-		return resp.Result, resp.Error
+		return answerOf(resp)
 	case err := <-failed:
 		abandon()
 		return nil, err
@@ -242,7 +242,7 @@ func (c *conn) call(ctx context.Context, method string, params json.RawMessage) 
 		abandon()
 		select { // both may be ready
 		case resp := <-answer:
-			return resp.Result, resp.Error
+			return answerOf(resp)
 		default:
 			return nil, c.err
 		}
@@ -251,6 +251,19 @@ func (c *conn) call(ctx context.Context, method string, params json.RawMessage) 
 		c.cancelled(id, ctx.Err())
 		return nil, ctx.Err()
 	}
+}
+
+// transportError is why there is no answer, in the transport's words. What is in its chain is not the
+// server's, even if it is a *jsonrpc.Error.
+type transportError struct{ why string }
+
+func (e *transportError) Error() string { return e.why }
+
+func answerOf(resp *jsonrpc.Response) (json.RawMessage, error) {
+	if _, wire := resp.Error.(*jsonrpc.Error); resp.Error != nil && !wire { //nolint:errorlint // see transportError
+		return nil, &transportError{resp.Error.Error()}
+	}
+	return resp.Result, resp.Error
 }
 
 // cancelled tells the server that nobody waits for a call any more.
