@@ -124,7 +124,11 @@ func TestDroppedResults(t *testing.T) {
 			defer s.Close()
 			until := func(method string, n int) {
 				t.Helper()
-				for deadline := time.Now().Add(time.Minute); d.count(method) < n; time.Sleep(time.Millisecond) { //nolint:forbidigo // it waits for a condition
+				deadline := time.Now().Add(time.Minute)
+				for range time.Tick(time.Millisecond) {
+					if d.count(method) >= n {
+						return
+					}
 					if time.Now().After(deadline) {
 						t.Fatalf("%d %s", d.count(method), method)
 					}
