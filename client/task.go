@@ -18,9 +18,9 @@ import (
 type Task struct {
 	session   *Session
 	id        string
+	origin    origin // zero if not known
 	token     string // progress token, as JSON; "" if another's
 	immediate string
-	origin    origin // zero if not known
 
 	ctx    context.Context // of the following
 	cancel context.CancelCauseFunc
@@ -198,10 +198,10 @@ func (t *Task) saw(state *State) error {
 	t.poll = state.Poll
 	next := t.update
 	next.Status, next.Message = state.Status, state.Message
-	if next.Status != t.update.Status {
-		t.session.opts.Logger.Debug("task status", "task", t.id, "status", string(next.Status))
-	}
 	if next != t.update {
+		if next.Status != t.update.Status {
+			t.session.opts.Logger.Debug("task status", "task", t.id, "status", string(next.Status))
+		}
 		t.publish(next)
 	}
 	return nil
