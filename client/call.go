@@ -80,6 +80,7 @@ func (s *Session) CallTool(ctx context.Context, params *mcp.CallToolParams, opts
 	span.end(answer, err)
 	if err != nil {
 		s.leave(t)
+		t.cancel(err)
 		return nil, err
 	}
 	return t, nil

@@ -283,10 +283,10 @@ func (c *conn) call(ctx context.Context, method string, params json.RawMessage) 
 		task, _ := protocol.Unquote(protocol.Get(params, "taskId"))
 		defer c.collecting(task)()
 	}
-	trace.SpanFromContext(ctx).SetAttributes(attrRequestID.String(fmt.Sprint(id.Raw())))
 	// The exchange, over HTTP its stream included, lasts as long as its context.
 	exchange, abandon := context.WithCancel(context.WithoutCancel(ctx))
 	failed := make(chan error, 1)
+	trace.SpanFromContext(ctx).SetAttributes(attrRequestID.String(fmt.Sprint(id.Raw())))
 	go func() {
 		if err := c.Connection.Write(exchange, &jsonrpc.Request{ID: id, Method: method, Params: params}); err != nil {
 			failed <- fmt.Errorf("sending %s: %w", method, err)

@@ -18,10 +18,10 @@ import (
 type Task struct {
 	session   *Session
 	id        string
+	origin    origin // zero if not known
 	token     string // progress token, as JSON; "" if another's
 	immediate string
 	answer    json.RawMessage // to its creation; nil if another's
-	origin    origin          // zero if not known
 
 	ctx    context.Context // of the following
 	cancel context.CancelCauseFunc
@@ -204,10 +204,10 @@ func (t *Task) saw(state *State) error {
 	t.poll = state.Poll
 	next := t.update
 	next.Status, next.Message, next.Err = state.Status, state.Message, nil
-	if next.Status != t.update.Status {
-		t.session.opts.Logger.Debug("task status", "task", t.id, "status", string(next.Status))
-	}
 	if next != t.update {
+		if next.Status != t.update.Status {
+			t.session.opts.Logger.Debug("task status", "task", t.id, "status", string(next.Status))
+		}
 		t.publish(next)
 	}
 	return nil
