@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,12 +27,15 @@ func (s *stage) serve(principal string) (*mcp.Server, *coatcheck.Runtime) {
 	s.Helper()
 	server := mcp.NewServer(&mcp.Implementation{Name: "s", Version: "1"}, nil)
 	server.AddTool(&mcp.Tool{Name: "model", InputSchema: json.RawMessage(`{"type":"object"}`)}, s.call)
-	support := coatcheck.Optional
+	tool := coatcheck.Tool{Support: coatcheck.Optional}
 	if s.required {
-		support = coatcheck.Required
+		tool.Support = coatcheck.Required
+	}
+	if s.immediate {
+		tool.Immediate = patience
 	}
 	rt, err := coatcheck.Open(s.Context(), server, &coatcheck.Options{
-		Tools: map[string]coatcheck.Tool{"model": {Support: support}}, Database: s.database, Grace: -1, LocalPrincipal: task.Principal(principal),
+		Tools: map[string]coatcheck.Tool{"model": tool}, Database: s.database, Grace: -1, LocalPrincipal: task.Principal(principal),
 		MaxTTL: s.maxTTL, MinRetention: s.minRetention, PollInterval: s.pollInterval, NoStatusNotifications: s.noStatus,
 	})
 	if err != nil {
@@ -57,7 +61,7 @@ func (s *stage) calling(say func(id, method string, params json.RawMessage) erro
 
 func (r *requesting) shakeHands() {
 	r.t.Helper()
-	result := r.must("initialize", `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}`)
+	result := r.must("initialize", `{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"t","version":"1"}}`)
 	r.declared = protocol.Get(protocol.Get(result, "capabilities"), "tasks")
 	if err := r.say("", protocol.MethodInitialized, json.RawMessage(`{}`)); err != nil {
 		r.t.Fatal(err)
@@ -81,12 +85,14 @@ func callingOverStdio(s *stage, principal string) (*requesting, func()) {
 		s.Fatal(err)
 	}
 	var mu sync.Mutex
-	r := s.calling(func(id, method string, params json.RawMessage) error {
+	write := func(message string) error {
 		mu.Lock()
 		defer mu.Unlock()
-		_, err := io.WriteString(in, line(id, method, params))
+		_, err := io.WriteString(in, message)
 		return err
-	})
+	}
+	r := s.calling(func(id, method string, params json.RawMessage) error { return write(line(id, method, params)) })
+	r.reply = write
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
@@ -123,6 +129,7 @@ func callingOverHTTP(s *stage, principal string) (*requesting, func()) {
 	over, end := context.WithCancel(context.Background())
 	c := &calling{stage: s, url: url, token: principal, over: over, client: &http.Client{Transport: &http.Transport{}}}
 	c.requesting = s.calling(c.say)
+	c.reply = c.post
 	c.shakeHands()
 	c.listen()
 	return c.requesting, func() {
@@ -179,29 +186,30 @@ func (c *calling) request(method string, body io.Reader) *http.Request {
 
 // say posts a message. The answer is read in the background: it may take its time.
 func (c *calling) say(id, method string, params json.RawMessage) error {
-	req := c.request(http.MethodPost, bytes.NewReader([]byte(line(id, method, params))))
-	exchange := func() error {
-		resp, err := c.client.Do(req)
-		if err != nil {
-			return err
-		}
-		if session := resp.Header.Get("Mcp-Session-Id"); session != "" {
-			c.mu.Lock()
-			c.session = session
-			c.mu.Unlock()
-		}
-		defer resp.Body.Close()
-		c.read(resp.Body)
-		return nil
-	}
 	if id == "" {
-		return exchange()
+		return c.post(line(id, method, params))
 	}
 	c.open.Go(func() {
-		if err := exchange(); err != nil && c.over.Err() == nil {
+		if err := c.post(line(id, method, params)); err != nil && c.over.Err() == nil {
 			c.t.Errorf("%s %s: %v", method, params, err)
 		}
 	})
+	return nil
+}
+
+// post posts a message and hears all that it is answered with.
+func (c *calling) post(message string) error {
+	resp, err := c.client.Do(c.request(http.MethodPost, strings.NewReader(message)))
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if session := resp.Header.Get("Mcp-Session-Id"); session != "" {
+		c.mu.Lock()
+		c.session = session
+		c.mu.Unlock()
+	}
+	c.read(resp.Body)
 	return nil
 }
 

@@ -3,6 +3,7 @@ package client_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/coatcheck/coatcheck"
 	"github.com/coatcheck/coatcheck/client"
 	"github.com/coatcheck/coatcheck/protocol"
 )
@@ -40,11 +42,26 @@ func (m *model) sample(ctx context.Context, req *mcp.CreateMessageRequest) (*mcp
 	return &mcp.CreateMessageResult{Model: "m", Role: "assistant", Content: &mcp.TextContent{Text: answer}}, nil
 }
 
-// call is sample as a tool.
+// call is sample as a tool, which knows some more words.
 func (m *model) call(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	var said struct{ Text string }
 	if err := json.Unmarshal(req.Params.Arguments, &said); err != nil {
 		return nil, err
+	}
+	switch said.Text {
+	case "isError":
+		return &mcp.CallToolResult{IsError: true, Content: []mcp.Content{&mcp.TextContent{Text: "out of luck"}}}, nil
+	case "panic":
+		panic("secret inner detail")
+	case "ask":
+		answer, err := req.Session.Elicit(ctx, &mcp.ElicitParams{Message: "?", RequestedSchema: json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer"}}}`)})
+		if err != nil {
+			return nil, err
+		}
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprint(answer.Action, " ", answer.Content["n"])}}}, nil
+	case "now":
+		coatcheck.FromContext(ctx).RespondNow("Working on it.")
+		said.Text = "wait"
 	}
 	answer, err := m.answer(ctx, said.Text, req.Params.Meta, func(progress float64) {
 		_ = req.Session.NotifyProgress(context.WithoutCancel(ctx), &mcp.ProgressNotificationParams{
@@ -90,6 +107,7 @@ var (
 // limits are the settings of a receiver, of either kind.
 type limits struct {
 	required, undeclared, noStatus     bool
+	immediate                          bool // the answer to a create waits for one
 	maxTTL, minRetention, pollInterval time.Duration
 }
 
@@ -215,13 +233,26 @@ func TestRules(t *testing.T) {
 		{"a session's end", limits{}, ruleSessionEnds, map[*direction]string{
 			toServer: "a tool's task goes on without the session (delivery_test.go of the root); a host's handler is the session's",
 		}},
-		{"INP", limits{}, nil, map[*direction]string{
-			toServer: "needs a client that answers: inside_test.go and delivery_test.go of the root, and asked_test.go",
+		{"ID-1 SEC-3 REL-2 REL-3", limits{}, ruleID, nil},
+		{"EXE-2 EXE-3", limits{}, ruleIsError, map[*direction]string{
+			toClient: "what is sampled or elicited has no isError",
+		}},
+		{"ERR-2", limits{}, rulePanic, map[*direction]string{
+			toClient: "the handlers are the host program's, and the SDK lets a panic in them end it; an error of theirs is RES-1's",
+		}},
+		{"CRE-4", limits{immediate: true}, ruleNow, map[*direction]string{
+			toClient: "the immediate response is for a model, which servers do not have",
+		}},
+		{"INP-1 INP-2 INP-3 INP-4 INP-5 REL-4 FLOW-2", limits{}, ruleInput, map[*direction]string{
 			toClient: "a client's handlers ask nobody: no request of a server's leads to another",
 		}},
-		{"CRE-4", limits{}, nil, map[*direction]string{
-			toServer: "telling_test.go of the root",
-			toClient: "the immediate response is for a model, which servers do not have",
+		{"CAP-3 SEC-4", limits{}, nil, map[*direction]string{
+			toServer: "needs a server without authorization: rules_test.go of the root",
+			toClient: "a host always knows which server asks, and declares both list and cancel",
+		}},
+		{"GET-4 GET-5", limits{}, nil, map[*direction]string{
+			toServer: "what a client drops is cut at every point by delivery_test.go of the root",
+			toClient: "a client answers with a POST, and has no streams of its own",
 		}},
 	} {
 		t.Run(rule.name, func(t *testing.T) {

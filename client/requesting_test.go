@@ -32,21 +32,27 @@ type requesting struct {
 	params func(text, more string) string
 	// say sends a request to the receiver, or a notification if id is "".
 	say func(id, method string, params json.RawMessage) error
+	// reply, if set, sends the answer to a question of the receiver's.
+	reply func(message string) error
 	// transport is the client's, of a server.
 	transport mcp.Transport
 	// connected, if set, is called once the client is, and returns what is to be called before
 	// it leaves.
 	connected func(s *client.Session) (leave func())
 
-	mu       sync.Mutex
-	lastID   int
-	waiting  map[string]chan *protocol.Message
-	declared json.RawMessage        // what the receiver declares of tasks
-	told     chan *protocol.Message // the receiver's notifications
+	mu        sync.Mutex
+	lastID    int
+	waiting   map[string]chan *protocol.Message
+	declared  json.RawMessage        // what the receiver declares of tasks
+	told      chan *protocol.Message // the receiver's notifications
+	questions chan *protocol.Message // the receiver's, of tasks
 }
 
 func newRequesting(t *testing.T) *requesting {
-	return &requesting{t: t, waiting: map[string]chan *protocol.Message{}, told: make(chan *protocol.Message, 1000)}
+	return &requesting{
+		t: t, waiting: map[string]chan *protocol.Message{},
+		told: make(chan *protocol.Message, 1000), questions: make(chan *protocol.Message, 1000),
+	}
 }
 
 // heard takes a message of the receiver's. It returns the id, if that was the answer to a
@@ -67,6 +73,8 @@ func (r *requesting) heard(m *protocol.Message) (id string, answer bool) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.declared = bytes.Clone(protocol.Get(protocol.Get(m.Params, "capabilities"), "tasks"))
+	case m.Method == protocol.MethodElicit:
+		r.questions <- m
 	case !m.IsCall():
 		select {
 		case r.told <- m:
@@ -205,6 +213,18 @@ func (r *requesting) hear(method string) *protocol.Message {
 		case <-timeout:
 			r.t.Fatalf("no %s", method)
 		}
+	}
+}
+
+// question returns the receiver's next question.
+func (r *requesting) question() *protocol.Message {
+	r.t.Helper()
+	select {
+	case m := <-r.questions:
+		return m
+	case <-time.After(patience):
+		r.t.Fatal("no question")
+		return nil
 	}
 }
 

@@ -356,3 +356,72 @@ func ruleSessionEnds(s *stage) {
 		s.Errorf("got %s", got)
 	}
 }
+
+// ID-1, SEC-3, REL-2, REL-3, GET-1
+func ruleID(s *stage) {
+	r, _ := s.connect("s")
+	one, other := r.create("hello", ""), r.create("hello", "")
+	if one.TaskID == other.TaskID || len(one.TaskID) < 22 { // 128 bits in the densest usual alphabet
+		s.Errorf("ids %q and %q", one.TaskID, other.TaskID)
+	}
+	got := r.must("tasks/get", `{"taskId":"`+one.TaskID+`","_meta":{"`+protocol.MetaRelatedTask+`":`+ref(other.TaskID)+`}}`)
+	if id := r.task(got).TaskID; id != one.TaskID || protocol.Get(got, "_meta") != nil {
+		s.Errorf("got %s", got)
+	}
+}
+
+// EXE-2, EXE-3, RES-1
+func ruleIsError(s *stage) {
+	r, _ := s.connect("s")
+	plain := r.must(r.method, r.params("isError", ""))
+	task := r.create("isError", "")
+	s.sameResult(r.must("tasks/result", ref(task.TaskID)), plain, task.TaskID)
+	if got := r.until(task.TaskID, "failed"); string(protocol.Get(got, "statusMessage")) != `"out of luck"` {
+		s.Errorf("got %s", got)
+	}
+}
+
+// ERR-2, EXE-1: nothing of a panic is told, and the receiver goes on.
+func rulePanic(s *stage) {
+	r, _ := s.connect("s")
+	task := r.create("panic", "")
+	r.wantError(-32603, "Internal error", "tasks/result", ref(task.TaskID))
+	if got := r.until(task.TaskID, "failed"); strings.Contains(string(got), "secret") {
+		s.Errorf("got %s", got)
+	}
+	r.create("hello", "")
+}
+
+// CRE-4
+func ruleNow(s *stage) {
+	r, _ := s.connect("s")
+	created := r.must(r.method, r.params("now", `,"task":{}`))
+	if now := protocol.Get(protocol.Get(created, "_meta"), protocol.MetaImmediateResponse); string(now) != `"Working on it."` {
+		s.Errorf("created %s", created)
+	}
+	r.created(created)
+	close(s.release)
+}
+
+// INP-1, INP-2, INP-3, INP-4, INP-5, REL-4, FLOW-2
+func ruleInput(s *stage) {
+	r, _ := s.connect("s")
+	id := r.create("ask", "").TaskID
+	r.until(id, "input_required")
+	_, waiting := r.begin("tasks/result", ref(id))
+	question := r.question()
+	if related(question.Params) != id {
+		s.Errorf("asked %s", question.Params)
+	}
+	r.must(r.method, r.params("meanwhile", ""))
+	r.until(id, "input_required")
+	answer := protocol.AppendResult(nil, question.ID, json.RawMessage(`{"action":"accept","content":{"n":7}}`))
+	if err := r.reply(string(answer) + "\n"); err != nil {
+		s.Fatal(err)
+	}
+	result, err := r.answered(waiting)
+	if err != nil || related(result) != id || !strings.Contains(string(result), "accept 7") {
+		s.Errorf("result %s, %v", result, err)
+	}
+	r.until(id, "completed")
+}
