@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/mark3labs/mcp-go/server"
 	"go.uber.org/goleak"
 )
 
@@ -27,13 +26,6 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(mcpGoRole) != "" && len(os.Args) == 1 {
-		if err := server.ServeStdio(mcpGoServer()); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
 	dir, err := setUp()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
