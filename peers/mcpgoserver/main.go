@@ -5,7 +5,7 @@ package main
 import (
 	"context"
 	"errors"
-	"log"
+	"fmt"
 	"os"
 
 	"github.com/mark3labs/mcp-go/mcp"
@@ -13,17 +13,15 @@ import (
 )
 
 func main() {
-	if err := run(); err != nil {
-		log.Fatal(err)
-	}
-}
-
-func run() error {
 	s := newServer()
+	serve := func() error { return server.ServeStdio(s) }
 	if len(os.Args) > 1 && os.Args[1] == "streamableHttp" {
-		return server.NewStreamableHTTPServer(s).Start("127.0.0.1:" + os.Getenv("PORT"))
+		serve = func() error { return server.NewStreamableHTTPServer(s).Start("127.0.0.1:" + os.Getenv("PORT")) }
 	}
-	return server.ServeStdio(s)
+	if err := serve(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 }
 
 func newServer() *server.MCPServer {
@@ -39,13 +37,10 @@ func newServer() *server.MCPServer {
 	s.AddTool(mcp.NewTool("break", optional), func(context.Context, mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		return nil, errors.New("broken")
 	})
-	s.AddTool(mcp.NewTool("hold", optional), func(ctx context.Context, _ mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		select {
-		case <-released:
-			return mcp.NewToolResultText("let go"), nil
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+	// The context is that of the request which made the task: done as soon as that is answered.
+	s.AddTool(mcp.NewTool("hold", optional), func(context.Context, mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		<-released
+		return mcp.NewToolResultText("let go"), nil
 	})
 	s.AddTool(mcp.NewTool("release"), func(ctx context.Context, _ mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		select {

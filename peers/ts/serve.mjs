@@ -52,5 +52,6 @@ if (process.argv[2] === 'streamableHttp') {
         await transport.handleRequest(request, response);
     }).listen(Number(process.env.PORT), '127.0.0.1');
 } else {
+    process.stdin.on('end', () => process.exit()); // the timers of the task store would keep it
     await newServer().connect(new StdioServerTransport());
 }
