@@ -48,8 +48,10 @@ func (e *Engine) call(l *live, method string, params json.RawMessage, reply func
 	l.audience.calls.open = append(l.audience.calls.open, q)
 	e.offerCall(l, q)
 	return func() {
-		if e.takeCall(l, q.name.key) != nil {
-			e.takeBackCall(l, q, "")
+		l.audience.mu.Lock()
+		defer l.audience.mu.Unlock()
+		if l.takeCall(q.name.key) != nil {
+			e.takeBack(l, q, "")
 		}
 	}, nil
 }
@@ -74,9 +76,7 @@ func (e *Engine) streams(l *live) []*Feed {
 }
 
 // takeCall takes a request from those that are open; nil if it is not.
-func (e *Engine) takeCall(l *live, key string) *openQuestion {
-	l.audience.mu.Lock()
-	defer l.audience.mu.Unlock()
+func (l *live) takeCall(key string) *openQuestion {
 	open := l.audience.calls.open
 	i := slices.IndexFunc(open, func(q *openQuestion) bool { return q.name.key == key })
 	if i < 0 {
@@ -87,14 +87,9 @@ func (e *Engine) takeCall(l *live, key string) *openQuestion {
 	return q
 }
 
-func (e *Engine) takeBackCall(l *live, q *openQuestion, answeredAs string) {
-	l.audience.mu.Lock()
-	defer l.audience.mu.Unlock()
-	e.takeBack(l, q, answeredAs)
-}
-
-// ErrOver is returned for an answer to a call's request once the call is over.
-var ErrOver = errors.New("the call is over")
+// ErrOver is returned for an answer that nobody waits for any more: to a request of a call
+// that is over, or with a task to a question that was withdrawn or has another answer.
+var ErrOver = errors.New("nobody waits for the answer")
 
 // answerCall gives the asker what a requestor answered, once.
 func (e *Engine) answerCall(ref task.Ref, name question, id string, answer task.Outcome) error {
@@ -104,9 +99,11 @@ func (e *Engine) answerCall(ref task.Ref, name question, id string, answer task.
 			return ErrOver
 		}
 	}
-	if q := e.takeCall(l, name.key); q != nil {
-		e.takeBackCall(l, q, id)
-		q.reply(answer)
+	l.audience.mu.Lock()
+	defer l.audience.mu.Unlock()
+	if q := l.takeCall(name.key); q != nil {
+		e.takeBack(l, q, id)
+		q.reply(answer) // not later: who withdraws it must know
 	}
 	return nil
 }
@@ -114,10 +111,36 @@ func (e *Engine) answerCall(ref task.Ref, name question, id string, answer task.
 // Disown has a requestor that listens cancel the task that it created in answer to a question
 // which came too late (CAN-2): nobody else knows of it.
 func (e *Engine) Disown(l Listener, answer task.Outcome) {
-	id, ok := protocol.Unquote(protocol.Get(protocol.Get(answer.Result, "task"), "taskId"))
-	if f := e.outlets.at(place{l.Principal, l.Session}); ok && f != nil {
-		e.cancelOn(f, plainPrefix, id)
+	if f := e.outlets.at(place{l.Principal, l.Session}); f != nil {
+		if id := created(answer); id != "" {
+			e.cancelOn(f, plainPrefix, id)
+		}
 	}
+}
+
+// created returns the id of the task that a question is answered with, or "".
+func created(answer task.Outcome) string {
+	id, _ := protocol.Unquote(protocol.Get(protocol.Get(answer.Result, "task"), "taskId"))
+	return id
+}
+
+// tooLate returns ErrOver if a question that is answered with a task was withdrawn, or has
+// another answer.
+func (e *Engine) tooLate(ctx context.Context, ref task.Ref, name question, answer task.Outcome) error {
+	id := created(answer)
+	if id == "" {
+		return nil
+	}
+	t, err := e.store.Load(ctx, ref)
+	if err != nil {
+		return err
+	}
+	for _, input := range t.Inputs {
+		if input.Key == name.key && input.Answer != nil && created(*input.Answer) != id {
+			return ErrOver
+		}
+	}
+	return nil
 }
 
 // cancelOn has a requestor cancel its own task, if it does. Nobody waits for the answer.
@@ -137,6 +160,7 @@ func (e *Engine) host(l *live, id string) (done func()) {
 	l.audience.mu.Lock()
 	defer l.audience.mu.Unlock()
 	if l.audience.over {
+		e.cancelHosted(l, id)
 		return func() {}
 	}
 	l.audience.calls.hosted = append(l.audience.calls.hosted, id)
@@ -156,12 +180,18 @@ func (e *Engine) silenceCalls(l *live) {
 	for _, q := range all.open {
 		e.takeBack(l, q, "")
 	}
-	if streams := e.streams(l); len(streams) > 0 {
-		for _, id := range all.hosted {
-			e.cancelOn(streams[0], l.ref.ID, id)
-		}
+	for _, id := range all.hosted {
+		e.cancelHosted(l, id)
 	}
 	all.open, all.hosted = nil, nil
+}
+
+// cancelHosted has a requestor cancel what it ran for a task that is over: on its session's
+// own stream if there is one, since those of the task's calls are about to end.
+func (e *Engine) cancelHosted(l *live, id string) {
+	if streams := e.streams(l); len(streams) > 0 {
+		e.cancelOn(streams[len(streams)-1], l.ref.ID, id)
+	}
 }
 
 // await makes a call and waits for its answer.

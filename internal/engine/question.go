@@ -173,15 +173,21 @@ func (e *Engine) Answer(ctx context.Context, p task.Principal, id string, answer
 		l := e.liveTask(ref)
 		if l == nil {
 			t, err := e.answerElsewhere(ctx, ref, name, id, answer)
-			if errors.Is(err, store.ErrConflict) {
+			switch {
+			case errors.Is(err, store.ErrConflict):
 				continue
+			case errors.Is(err, errAnswered):
+				return nil, e.tooLate(ctx, ref, name, answer)
 			}
 			return t, err
 		}
 		if _, err := unexpired(l.state.Load(), nil, e.now()); err != nil {
 			return nil, err
 		}
-		if err := e.answerLive(ctx, l, name, id, answer); !errors.Is(err, errLost) {
+		switch err := e.answerLive(ctx, l, name, id, answer); {
+		case errors.Is(err, errAnswered):
+			return nil, e.tooLate(ctx, ref, name, answer)
+		case !errors.Is(err, errLost):
 			return nil, err
 		}
 	}
@@ -195,16 +201,13 @@ func (e *Engine) answerLive(ctx context.Context, l *live, name question, id stri
 	}
 	q, _ := l.find(name.key)
 	if q == nil {
-		return nil
+		return errAnswered
 	}
 	if err := misshapen(q.input, answer); err != nil {
 		e.askAgain(l, q, id)
 		return protocol.Errorf(protocol.CodeInvalidParams, "Invalid answer to %s: %v", q.input.Method, err)
 	}
-	switch err := e.answerLocked(ctx, l, q, answer); {
-	case errors.Is(err, errAnswered):
-		return nil
-	case err != nil:
+	if err := e.answerLocked(ctx, l, q, answer); err != nil {
 		return err
 	}
 	e.closeQuestion(l, q, id)
@@ -251,11 +254,11 @@ func (e *Engine) answerElsewhere(ctx context.Context, ref task.Ref, name questio
 	switch {
 	case t.Status.Terminal():
 		if i >= 0 && t.Inputs[i].Answer != nil {
-			return nil, nil
+			return nil, errAnswered
 		}
 		return t, task.ErrTerminal
 	case i < 0 || t.Inputs[i].Answer != nil:
-		return nil, nil
+		return nil, errAnswered
 	}
 	input := t.Inputs[i]
 	if err := misshapen(input, answer); err != nil {

@@ -4,6 +4,7 @@ package requestor
 
 import (
 	"context"
+	cryptorand "crypto/rand"
 	"encoding/json"
 	"errors"
 	"math/rand/v2"
@@ -31,7 +32,8 @@ type Line interface {
 }
 
 // Do makes a request as a task of the other side and returns what it ends with (FLOW-3).
-// ttl 0 leaves its lifetime to the other side. When ctx is done the task is cancelled there.
+// ttl 0 leaves its lifetime to the other side. An idempotency key keeps it one task, where the
+// other side heeds that, however often it is asked for. When ctx is done the task is cancelled there.
 // The error is ctx's, or a *protocol.Error of the line.
 func Do(ctx context.Context, line Line, method string, params json.RawMessage, ttl time.Duration) (task.Outcome, error) {
 	augmentation := struct {
@@ -39,6 +41,11 @@ func Do(ctx context.Context, line Line, method string, params json.RawMessage, t
 	}{ttl.Milliseconds()}
 	params, err := protocol.Set(params, "task", protocol.Marshal(augmentation))
 	if err != nil {
+		return task.Outcome{}, err
+	}
+	// A question is asked again on each new stream until it is answered.
+	key := protocol.AppendString(nil, cryptorand.Text())
+	if params, err = protocol.SetMeta(params, protocol.MetaIdempotencyKey, key); err != nil {
 		return task.Outcome{}, err
 	}
 	created, err := ask(ctx, line, method, params)
@@ -186,6 +193,11 @@ func ask(ctx context.Context, line Line, method string, params json.RawMessage) 
 		return answer, nil
 	case <-ctx.Done():
 		withdraw()
-		return task.Outcome{}, ctx.Err()
+		select {
+		case answer := <-answers: // of a task that is to be cancelled, perhaps
+			return answer, nil
+		default:
+			return task.Outcome{}, ctx.Err()
+		}
 	}
 }

@@ -110,7 +110,7 @@ func TestPollInterval(t *testing.T) {
 			if got := o.do(t.Context(), 1500*time.Millisecond); got != `{"n":1}` {
 				t.Error(got)
 			}
-			if want := `sampling/createMessage {"maxTokens":1,"task":{"ttl":1500}}`; o.asked[0] != want { // CRE-2
+			if want := `sampling/createMessage {"maxTokens":1,"task":{"ttl":1500},"_meta":{"coatcheck/idempotency-key":"`; !strings.HasPrefix(o.asked[0], want) { // CRE-2
 				t.Errorf("asked %s", o.asked[0])
 			}
 			if len(o.polls) < 17 || len(o.polls) > 23 {
@@ -158,6 +158,23 @@ func TestStates(t *testing.T) {
 			})
 		})
 	}
+}
+
+// CAN-2: a task whose creation is answered as its asker gives up is cancelled, too.
+func TestCreatedTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for range 50 { // two channels are ready, one is picked
+			o := &other{created: created("1000"), get: func(int) string { return state("working", "1000") }}
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			if got := o.do(ctx, 0); !strings.Contains(got, context.Canceled.Error()) {
+				t.Error(got)
+			}
+			if last := o.asked[len(o.asked)-1]; last != `tasks/cancel {"taskId":"h1"}` {
+				t.Fatal(last)
+			}
+		}
+	})
 }
 
 // A line on which nobody listens for an hour is waited for.
