@@ -94,10 +94,10 @@ func (c *conn) inject(ctx context.Context, msg *jsonrpc.Request) bool {
 
 // outOfHosted takes what the handler of a hosted task sends, and reports whether it was that.
 func (c *conn) outOfHosted(msg jsonrpc.Message) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	switch m := msg.(type) {
 	case *jsonrpc.Response:
+		c.mu.Lock()
+		defer c.mu.Unlock()
 		if h := c.hosted[m.ID]; h != nil {
 			h.answer <- m
 			delete(c.hosted, m.ID)
@@ -108,21 +108,30 @@ func (c *conn) outOfHosted(msg jsonrpc.Message) bool {
 		if m.Method != protocol.MethodProgress {
 			return false
 		}
-		token := string(protocol.Get(m.Params, "progressToken"))
-		over := false
-		for _, h := range c.hosted {
-			switch {
-			case h.token == "" || h.token != token:
-			case h.over:
-				over = true
-			default:
-				go h.line.Notify(m.Method, m.Params)
-				return true
-			}
+		line, ours := c.reporting(string(protocol.Get(m.Params, "progressToken")))
+		if line != nil {
+			line.Notify(m.Method, m.Params) // before the answer, which ends the task
 		}
-		return over
+		return ours
 	}
 	return false
+}
+
+// reporting returns the line of the hosted task that has a progress token, nil if it was
+// given up. ours is whether there is one.
+func (c *conn) reporting(token string) (line engine.Line, ours bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, h := range c.hosted {
+		switch {
+		case h.token == "" || h.token != token:
+		case h.over:
+			ours = true
+		default:
+			return h.line, true
+		}
+	}
+	return nil, ours
 }
 
 func errorObject(err error) json.RawMessage {
