@@ -303,8 +303,8 @@ func TestMalformedAnswers(t *testing.T) {
 		t.Error(err)
 	}
 	p.drop(w)
-	w = p.wait(task.TaskID) // after so many wrong answers it is asked on a new stream only
 	asked := p.seen(method(protocol.MethodElicit))
+	w = p.wait(task.TaskID) // after so many wrong answers it is asked on a new stream only
 	question = p.await(t, len(asked)+1, method(protocol.MethodElicit))[len(asked)]
 	if err := p.answer(question, `{"action":"accept","content":{"n":5,"more":[1.50]}}`); err != nil {
 		t.Fatal(err)
