@@ -35,6 +35,7 @@ const number = `{"type":"object","properties":{"n":{"type":"integer","minimum":1
 //	say      sets the statusMessage      poll    sets the poll interval
 //	now      responds for now            own     reports progress by the task
 //	hosted   asks the model, as a task of the client's
+//	hasty    does so, and gives up soon
 func addAsking(server *mcp.Server) {
 	for _, name := range []string{"asking", "speaks"} {
 		server.AddTool(&mcp.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)},
@@ -137,6 +138,11 @@ func perform(ctx context.Context, req *mcp.CallToolRequest, word string, operand
 		return "", task.SetPollInterval(ctx, 7*time.Second)
 	case "now":
 		task.RespondNow("Working on it.")
+	case "hasty":
+		soon, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+		defer cancel()
+		_, err := task.Sample(soon, &mcp.CreateMessageWithToolsParams{MaxTokens: 5, Messages: question}, &coatcheck.AskOptions{Mode: coatcheck.Always})
+		return "gave up", errorUnless(err, context.DeadlineExceeded)
 	case "hosted":
 		answer, err := task.Sample(ctx, &mcp.CreateMessageWithToolsParams{MaxTokens: 5, Messages: question},
 			&coatcheck.AskOptions{Mode: coatcheck.Always, TTL: time.Minute})

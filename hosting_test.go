@@ -176,6 +176,44 @@ func TestQuestionAsTaskIsCancelled(t *testing.T) {
 	})
 }
 
+// CAN-2, X-7: of a question that was given up, or is answered twice, no task is left, though
+// the one that asked goes on.
+func TestQuestionAsTaskIsGivenUp(t *testing.T) {
+	s := settings{Capabilities: hosting, Listen: true}
+	onEveryFace(t, s, func(t *testing.T, connect func(string) *peer) {
+		p := connect("alice")
+		cancelled := func(n int, id string) {
+			t.Helper()
+			if cancel := p.await(t, n, method(protocol.MethodTasksCancel))[n-1]; string(cancel.Params) != idParams(id) {
+				t.Errorf("cancelled %s", cancel.raw)
+			}
+		}
+		created := func(question heard, id string) {
+			t.Helper()
+			if err := p.answer(question, `{"task":`+hostedTask(id, "working")+`}`); err != nil {
+				t.Fatal(err)
+			}
+		}
+		call := p.callScript("hasty hosted", true)
+		hasty := p.await(t, 1, method(protocol.MethodCreateMessage))[0]
+		hosted := p.await(t, 2, method(protocol.MethodCreateMessage))[1] // by then the first is withdrawn
+		created(hasty, "late")
+		cancelled(1, "late")
+		created(hosted, "h1")
+		result := p.await(t, 1, method(protocol.MethodTasksResult))[0]
+		created(hosted, "h1") // the same again is fine
+		created(hosted, "h2")
+		cancelled(2, "h2")
+		if err := p.answer(result, because); err != nil {
+			t.Fatal(err)
+		}
+		wantText(t, call.result(t), "gave up; because by m1")
+		if all := p.seen(method(protocol.MethodTasksCancel)); len(all) != 2 {
+			t.Errorf("cancelled %d tasks", len(all))
+		}
+	})
+}
+
 // Whether what a handler asks by the SDK's session becomes a task is a setting.
 func TestSessionQuestionsAsTasks(t *testing.T) {
 	for _, upgraded := range []bool{false, true} {
