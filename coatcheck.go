@@ -9,6 +9,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/coatcheck/coatcheck/audit"
 	"github.com/coatcheck/coatcheck/internal/engine"
 	"github.com/coatcheck/coatcheck/internal/node"
 	"github.com/coatcheck/coatcheck/internal/receiver"
@@ -58,9 +59,15 @@ type Options struct {
 	// asks by Task.Sample and Task.Elicit.
 	AskAsTasks bool
 
+	// Limits bound what requestors may have and do. Default: see Limits.
+	Limits *Policy
+	// Audit takes the events of tasks (AUD-1). Default: none.
+	Audit audit.Sink
+
 	// Principal returns whose tasks an HTTP request is about, and whether that tells the
-	// requestor from all others. Default: the UserID of the SDK's auth.TokenInfo; without one
-	// all requestors are one, ids are the only secret, and tasks/list does not exist.
+	// requestor from all others. Default: the identity of the SDK's auth.TokenInfo, whose
+	// subject is UserID, and whose issuer and client are Extra["iss"] and Extra["client_id"],
+	// where they are strings: TokenPrincipal. Without one all requestors are one, ids are the only secret, and tasks/list does not exist.
 	Principal func(*http.Request) (p task.Principal, identified bool)
 	// LocalPrincipal is the one requestor of a stdio or in-memory transport. Default: the
 	// name of the operating-system user.
@@ -150,6 +157,8 @@ func Open(ctx context.Context, server *mcp.Server, opts *Options) (*Runtime, err
 		MinRetention: rt.opts.MinRetention,
 		PollInterval: rt.opts.PollInterval,
 		Grace:        rt.opts.Grace,
+		Limits:       rt.opts.Limits,
+		Audit:        rt.opts.Audit,
 		Logger:       rt.opts.Logger,
 
 		PushInput:             rt.opts.PushInput,

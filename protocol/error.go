@@ -13,6 +13,13 @@ const (
 	CodeInvalidParams    = -32602
 	CodeInternalError    = -32603
 	CodeRequestCancelled = -32800 // tasks/result of a cancelled task (requirements C.2)
+
+	// CodeLimitExceeded: the requestor has or does as much as it may (SEC-5, RSC-1). The
+	// error's data is {"limit": NAME, "retryAfterMs": N}, the latter where it helps to wait.
+	CodeLimitExceeded = -32029
+	// CodeInsufficientScope: the requestor's token does not allow the operation. The error's
+	// data is {"scope": NAME}.
+	CodeInsufficientScope = -32033
 )
 
 // Error is a JSON-RPC error object. Its message is sent to the requestor.

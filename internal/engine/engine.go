@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/coatcheck/coatcheck/audit"
+	"github.com/coatcheck/coatcheck/internal/limit"
 	"github.com/coatcheck/coatcheck/store"
 	"github.com/coatcheck/coatcheck/task"
 )
@@ -35,6 +37,9 @@ type Options struct {
 	NoStatusNotifications bool
 	Role                  string // which side of the protocol this is, in status messages: "server" (default) or "client"
 	CachedTasks           int    // finished tasks whose state (not outcome) is kept in memory; default 131,072, some 50 MiB when full
+
+	Limits *limit.Policy // of requestors and tools; default those of package limit
+	Audit  audit.Sink    // takes what happens to tasks; default none
 
 	Logger *slog.Logger     // default: discards
 	Now    func() time.Time // default time.Now

@@ -20,6 +20,7 @@ type Caller struct {
 	Session    string          // id of the session, "" if there is none
 	Identified bool            // the principal tells this requestor from all others
 	LogLevel   string          // that the session set last; "" if it set none
+	Address    string          // of its connection; "" over stdio
 }
 
 // Job is one run of a task's request.

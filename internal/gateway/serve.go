@@ -13,7 +13,9 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/coatcheck/coatcheck/audit"
 	"github.com/coatcheck/coatcheck/internal/engine"
+	"github.com/coatcheck/coatcheck/internal/limit"
 	"github.com/coatcheck/coatcheck/internal/node"
 	"github.com/coatcheck/coatcheck/internal/receiver"
 	"github.com/coatcheck/coatcheck/internal/session"
@@ -47,6 +49,9 @@ type Config struct {
 	AnyHost    bool           // see wire.HTTPOptions
 	SingleUser bool           // all HTTP requestors are one
 	Principal  task.Principal // its name, and that of the stdio requestor; default the OS user
+
+	Limits *limit.Policy // default those of package limit
+	Audit  audit.Sink    // takes the events of tasks; default none
 
 	Logger *slog.Logger         // default: discards
 	Ready  func(address string) // called when the HTTP endpoint can be reached
@@ -96,6 +101,8 @@ func Serve(ctx context.Context, c Config) error {
 		MinRetention: c.MinRetention,
 		PollInterval: c.PollInterval,
 		Grace:        grace,
+		Limits:       c.Limits,
+		Audit:        c.Audit,
 		Logger:       c.Logger,
 
 		PushInput:             c.PushInput,

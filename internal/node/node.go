@@ -10,7 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coatcheck/coatcheck/audit"
 	"github.com/coatcheck/coatcheck/internal/engine"
+	"github.com/coatcheck/coatcheck/internal/limit"
 	"github.com/coatcheck/coatcheck/internal/receiver"
 	"github.com/coatcheck/coatcheck/protocol"
 	"github.com/coatcheck/coatcheck/store"
@@ -31,6 +33,9 @@ type Config struct {
 	Requests map[string]protocol.TaskSupport // beside tools/call, by method
 	// Immediate is how long a create's answer waits for what its tool has to say for now.
 	Immediate map[string]time.Duration
+
+	Limits *limit.Policy // default those of package limit
+	Audit  audit.Sink    // takes the events of tasks; default none
 
 	Asks bool   // see receiver.Options
 	Role string // see engine.Options
@@ -82,6 +87,8 @@ func Open(ctx context.Context, c Config) (*Node, error) {
 		Lease:        c.Lease,
 		Remember:     c.Remember,
 		Role:         c.Role,
+		Limits:       c.Limits,
+		Audit:        c.Audit,
 		Logger:       c.Logger,
 
 		PushInput:             c.PushInput,
@@ -96,6 +103,8 @@ func Open(ctx context.Context, c Config) (*Node, error) {
 		Requests:  c.Requests,
 		Immediate: c.Immediate,
 		Asks:      c.Asks,
+		Limits:    c.Limits,
+		Audit:     c.Audit,
 		PageSize:  c.PageSize,
 		Logger:    c.Logger,
 	})

@@ -9,7 +9,9 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/coatcheck/coatcheck/audit"
 	"github.com/coatcheck/coatcheck/internal/engine"
+	"github.com/coatcheck/coatcheck/internal/limit"
 	"github.com/coatcheck/coatcheck/protocol"
 	"github.com/coatcheck/coatcheck/task"
 )
@@ -24,9 +26,11 @@ type Options struct {
 	// Immediate is how long the answer to a create may wait, by tool, for what the tool has
 	// to say to the model for now (CRE-4).
 	Immediate map[string]time.Duration
-	Asks      bool         // the handlers of plain calls are in this process, and take them with engine.TakePlain
-	PageSize  int          // tasks in a page of tasks/list; default 50
-	Logger    *slog.Logger // default: discards
+	Asks      bool          // the handlers of plain calls are in this process, and take them with engine.TakePlain
+	Limits    *limit.Policy // of requestors; default those of package limit
+	Audit     audit.Sink    // takes what is refused; default none
+	PageSize  int           // tasks in a page of tasks/list; default 50
+	Logger    *slog.Logger  // default: discards
 }
 
 // Receiver answers task messages. Its methods may be called concurrently.
@@ -60,7 +64,13 @@ type Requestor struct {
 }
 
 // Answer is the result or the error object of a response; one of them is set.
-type Answer struct{ Result, Error json.RawMessage }
+type Answer struct {
+	Result, Error json.RawMessage
+	// Over HTTP a refusal says more: RetryAfter, if it is not 0, is when to try again (429;
+	// negative: nobody knows when), and Scope the scopes that the token lacks (403).
+	RetryAfter time.Duration
+	Scope      string
+}
 
 // Append appends the answer as a response to the request with the given id.
 func (a Answer) Append(dst []byte, id json.RawMessage) []byte {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"mime"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -40,17 +41,40 @@ type HTTPOptions struct {
 	// particular (SEC-1, SEC-3, SEC-4).
 	Principal func(*http.Request) (p task.Principal, identified bool)
 	MaxBody   int64 // bytes; default DefaultMaxBody
+	// Address returns where a request came from, for limits and the audit. Default: the host of
+	// its RemoteAddr.
+	Address func(*http.Request) string
+	// Challenge is the WWW-Authenticate header of a request whose token lacks scopes, to which
+	// they are added. Default "Bearer".
+	Challenge string
 	// AnyHost lets requests pass that reach a loopback address under a foreign host name: from a
 	// proxy on this machine, or from a web page that had its name point here.
 	AnyHost bool
 }
 
-// TokenPrincipal is the default of HTTPOptions.Principal.
+// TokenPrincipal is the default of HTTPOptions.Principal: the identity of the SDK's
+// auth.TokenInfo, whose subject is UserID, and whose issuer and client are Extra["iss"] and
+// Extra["client_id"], where they are strings.
 func TokenPrincipal(req *http.Request) (task.Principal, bool) {
-	if info := auth.TokenInfoFromContext(req.Context()); info != nil && info.UserID != "" {
-		return task.Principal(info.UserID), true
+	info := auth.TokenInfoFromContext(req.Context())
+	if info == nil {
+		return "", false
 	}
-	return "", false
+	who := task.Identity{Subject: info.UserID}
+	who.Issuer, _ = info.Extra["iss"].(string)
+	who.Client, _ = info.Extra["client_id"].(string)
+	if who.Subject == "" && who.Client == "" { // an issuer alone is nobody
+		return "", false
+	}
+	return who.Principal(), true
+}
+
+// RemoteHost is the default of HTTPOptions.Address.
+func RemoteHost(req *http.Request) string {
+	if host, _, err := net.SplitHostPort(req.RemoteAddr); err == nil {
+		return host
+	}
+	return req.RemoteAddr
 }
 
 type handler struct {
@@ -71,6 +95,12 @@ func Handler(inner http.Handler, r *receiver.Receiver, opts *HTTPOptions) http.H
 	}
 	if h.opts.Principal == nil {
 		h.opts.Principal = TokenPrincipal
+	}
+	if h.opts.Address == nil {
+		h.opts.Address = RemoteHost
+	}
+	if h.opts.Challenge == "" {
+		h.opts.Challenge = "Bearer"
 	}
 	if h.opts.MaxBody <= 0 {
 		h.opts.MaxBody = DefaultMaxBody
@@ -248,6 +278,7 @@ func (h *handler) requestor(req *http.Request, s *session) *receiver.Requestor {
 			TokenInfo: auth.TokenInfoFromContext(req.Context()),
 			Header:    req.Header,
 			Session:   header(req, sessionHeader),
+			Address:   h.opts.Address(req),
 		},
 	}
 	if s != nil {
@@ -274,7 +305,7 @@ func (h *handler) answer(w http.ResponseWriter, req *http.Request, m *protocol.M
 	if err != nil {
 		return
 	}
-	writeJSON(w, http.StatusOK, a.Append(make([]byte, 0, 512), m.ID))
+	h.write(w, a, m.ID)
 }
 
 // accept takes an answer to a question that a task asked.
@@ -300,14 +331,14 @@ func (h *handler) accept(w http.ResponseWriter, req *http.Request, m *protocol.M
 // Dropping it loses nothing (GET-5).
 func (h *handler) result(w http.ResponseWriter, req *http.Request, from *receiver.Requestor, m *protocol.Message) {
 	if a, ready := h.receiver.Ready(req.Context(), from, m.Params); ready {
-		writeJSON(w, http.StatusOK, a.Append(nil, m.ID))
+		h.write(w, a, m.ID)
 		return
 	}
 	ctx, done := h.waits.begin(req.Context(), h.scope(req), m.ID)
 	defer done()
 	if !strings.Contains(strings.Join(req.Header.Values("Accept"), ","), "text/event-stream") {
 		if a, err := h.receiver.Handle(ctx, from, m); err == nil {
-			writeJSON(w, http.StatusOK, a.Append(nil, m.ID))
+			h.write(w, a, m.ID)
 		}
 		return
 	}
@@ -320,7 +351,7 @@ func (h *handler) result(w http.ResponseWriter, req *http.Request, from *receive
 	}
 	message, a, last, err := next(patience)
 	if last {
-		writeJSON(w, http.StatusOK, a.Append(nil, m.ID))
+		h.write(w, a, m.ID)
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
@@ -345,6 +376,26 @@ func (h *handler) result(w http.ResponseWriter, req *http.Request, from *receive
 			return
 		}
 	}
+}
+
+// write answers a call.
+func (h *handler) write(w http.ResponseWriter, a receiver.Answer, id json.RawMessage) {
+	status := http.StatusOK
+	switch {
+	case a.RetryAfter != 0:
+		status = http.StatusTooManyRequests
+		if a.RetryAfter > 0 {
+			w.Header().Set("Retry-After", strconv.Itoa(int((a.RetryAfter+time.Second-1)/time.Second)))
+		}
+	case a.Scope != "":
+		status = http.StatusForbidden
+		challenge := h.opts.Challenge + ` error="insufficient_scope", scope="` + a.Scope + `"`
+		if h.opts.Challenge != "Bearer" {
+			challenge = h.opts.Challenge + `, error="insufficient_scope", scope="` + a.Scope + `"`
+		}
+		w.Header().Set("WWW-Authenticate", challenge)
+	}
+	writeJSON(w, status, a.Append(make([]byte, 0, 512), id))
 }
 
 func writeJSON(w http.ResponseWriter, status int, body []byte) {
