@@ -31,11 +31,6 @@ func (w work) Run(ctx context.Context, job *engine.Job) (task.Outcome, error) { 
 
 var done = task.Outcome{Result: json.RawMessage(`{"content":[]}`)}
 
-var unlimited = &limit.Policy{
-	Limits:       limit.Limits{Running: limit.None, Tasks: limit.None, Bytes: limit.None, Waits: limit.None, Polls: limit.None},
-	RunningInAll: limit.None,
-}
-
 // lasting is work that takes d, unless it is stopped.
 func lasting(d time.Duration) work {
 	return func(ctx context.Context, _ *engine.Job) (task.Outcome, error) {
@@ -153,7 +148,7 @@ func TestRetentionAtMostMaxTTL(t *testing.T) {
 // the moment of the end (RES-2, RES-4).
 func TestWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, engine.Options{Runner: lasting(time.Hour), MaxTTL: engine.Unlimited, DefaultTTL: 24 * time.Hour, Limits: unlimited})
+		e := start(t, engine.Options{Runner: lasting(time.Hour), MaxTTL: engine.Unlimited, DefaultTTL: 24 * time.Hour, Limits: limit.Off()})
 		begin := time.Now()
 		one := create(t, e, 0)
 		var wg sync.WaitGroup
