@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/coatcheck/coatcheck/protocol"
+	"github.com/coatcheck/coatcheck/store"
 	"github.com/coatcheck/coatcheck/task"
 )
 
@@ -55,7 +56,7 @@ func (e *Engine) Create(ctx context.Context, c Creation) (*task.Task, error) {
 		l.mu.Unlock()
 		return nil, ErrShutdown
 	}
-	existing, err := e.store.Create(context.WithoutCancel(ctx), t)
+	existing, err := e.store.Create(context.WithoutCancel(ctx), t, store.Quota{})
 	if err != nil || existing != nil {
 		e.endLocked(l, nil, nil)
 	}
