@@ -25,6 +25,7 @@ import (
 	"github.com/coatcheck/coatcheck/internal/upstream"
 	"github.com/coatcheck/coatcheck/internal/wire"
 	"github.com/coatcheck/coatcheck/protocol"
+	"github.com/coatcheck/coatcheck/store"
 	"github.com/coatcheck/coatcheck/store/sqlite"
 	"github.com/coatcheck/coatcheck/task"
 )
@@ -138,7 +139,7 @@ func fill(db string, n int) error {
 					CreatedAt: now, UpdatedAt: now, TTL: 24 * time.Hour, PollInterval: time.Second,
 					Request: task.Request{Method: protocol.MethodToolsCall, Params: json.RawMessage(`{"name":"noop","arguments":{}}`)},
 					Outcome: &task.Outcome{Result: result},
-				})
+				}, store.Quota{})
 				if err != nil {
 					errs <- err
 					return

@@ -294,7 +294,7 @@ func TestDeadOwner(t *testing.T) {
 		if err := s.Renew(t.Context(), "dead", now.Add(8*time.Second)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Create(t.Context(), lost); err != nil {
+		if _, err := s.Create(t.Context(), lost, store.Quota{}); err != nil {
 			t.Fatal(err)
 		}
 		e := start(t, engine.Options{Store: s, Runner: lasting(0)})
@@ -326,7 +326,7 @@ func TestWaiterOfAdoptedTask(t *testing.T) {
 		if err := s.Renew(t.Context(), "dying", now.Add(5*time.Second)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Create(t.Context(), theirs); err != nil {
+		if _, err := s.Create(t.Context(), theirs, store.Quota{}); err != nil {
 			t.Fatal(err)
 		}
 		e := start(t, engine.Options{Store: s, Runner: lasting(3 * time.Second)})
@@ -349,14 +349,14 @@ type siblings struct {
 
 func (s siblings) Changed() <-chan struct{} { return s.changed }
 
-func (s siblings) Create(ctx context.Context, t *task.Task) (*task.Task, error) {
+func (s siblings) Create(ctx context.Context, t *task.Task, q store.Quota) (*task.Task, error) {
 	for range 2 { // it looks for tasks that were lost before this one is stored
 		select {
 		case s.changed <- struct{}{}:
 		default:
 		}
 	}
-	return s.Store.Create(ctx, t)
+	return s.Store.Create(ctx, t, q)
 }
 
 // A task is not taken for lost because another process commits while it is being stored.
