@@ -40,7 +40,7 @@ func TestScopes(t *testing.T) {
 			may := from.TokenInfo == nil
 			if !may {
 				may = true
-				for _, name := range strings.Fields(call.needs) {
+				for name := range strings.FieldsSeq(call.needs) {
 					may = may && strings.Contains(" "+has+" ", " "+name+" ")
 				}
 			}
