@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/coatcheck/coatcheck/internal/engine"
+	"github.com/coatcheck/coatcheck/internal/limit"
 	"github.com/coatcheck/coatcheck/protocol"
 	"github.com/coatcheck/coatcheck/store"
 	"github.com/coatcheck/coatcheck/store/memory"
@@ -61,6 +62,9 @@ func stop(t *testing.T, e *engine.Engine) {
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := e.Shutdown(over); err != nil {
+		t.Error(err)
+	}
+	if err := e.CheckTurns(); err != nil {
 		t.Error(err)
 	}
 }
@@ -144,7 +148,7 @@ func TestRetentionAtMostMaxTTL(t *testing.T) {
 // the moment of the end (RES-2, RES-4).
 func TestWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, engine.Options{Runner: lasting(time.Hour), MaxTTL: engine.Unlimited, DefaultTTL: 24 * time.Hour})
+		e := start(t, engine.Options{Runner: lasting(time.Hour), MaxTTL: engine.Unlimited, DefaultTTL: 24 * time.Hour, Limits: limit.Off()})
 		begin := time.Now()
 		one := create(t, e, 0)
 		var wg sync.WaitGroup
@@ -290,7 +294,7 @@ func TestDeadOwner(t *testing.T) {
 		if err := s.Renew(t.Context(), "dead", now.Add(8*time.Second)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Create(t.Context(), lost); err != nil {
+		if _, err := s.Create(t.Context(), lost, store.Quota{}); err != nil {
 			t.Fatal(err)
 		}
 		e := start(t, engine.Options{Store: s, Runner: lasting(0)})
@@ -322,7 +326,7 @@ func TestWaiterOfAdoptedTask(t *testing.T) {
 		if err := s.Renew(t.Context(), "dying", now.Add(5*time.Second)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Create(t.Context(), theirs); err != nil {
+		if _, err := s.Create(t.Context(), theirs, store.Quota{}); err != nil {
 			t.Fatal(err)
 		}
 		e := start(t, engine.Options{Store: s, Runner: lasting(3 * time.Second)})
@@ -345,14 +349,14 @@ type siblings struct {
 
 func (s siblings) Changed() <-chan struct{} { return s.changed }
 
-func (s siblings) Create(ctx context.Context, t *task.Task) (*task.Task, error) {
+func (s siblings) Create(ctx context.Context, t *task.Task, q store.Quota) (*task.Task, error) {
 	for range 2 { // it looks for tasks that were lost before this one is stored
 		select {
 		case s.changed <- struct{}{}:
 		default:
 		}
 	}
-	return s.Store.Create(ctx, t)
+	return s.Store.Create(ctx, t, q)
 }
 
 // A task is not taken for lost because another process commits while it is being stored.
