@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"log/slog"
 	"strings"
 	"testing"
@@ -194,7 +193,7 @@ func TestEventsThatAreLostAreTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told bytes.Buffer
 		fails := true
-		sink := audit.Log(failing{slog.NewTextHandler(io.Discard, nil), &fails}, &audit.LogOptions{
+		sink := audit.Log(failing{slog.NewTextHandler(new(bytes.Buffer), nil), &fails}, &audit.LogOptions{
 			Logger: slog.New(slog.NewTextHandler(&told, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 				if a.Key == slog.TimeKey {
 					return slog.Attr{}
