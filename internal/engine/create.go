@@ -3,12 +3,14 @@ package engine
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/coatcheck/coatcheck/audit"
 	"github.com/coatcheck/coatcheck/internal/limit"
 	"github.com/coatcheck/coatcheck/protocol"
+	"github.com/coatcheck/coatcheck/store"
 	"github.com/coatcheck/coatcheck/task"
 )
 
@@ -68,13 +70,17 @@ func (e *Engine) Create(ctx context.Context, c Creation) (*task.Task, error) {
 		e.leave(l)
 		return nil, ErrShutdown
 	}
-	existing, err := e.store.Create(context.WithoutCancel(ctx), t)
+	existing, err := e.store.Create(context.WithoutCancel(ctx), t, store.Quota{Tasks: l.limits.Tasks, Bytes: l.limits.Bytes})
 	if err != nil || existing != nil {
 		e.endLocked(l, nil, nil)
 	}
 	l.mu.Unlock()
 	if err != nil || existing != nil {
 		e.runs.Done()
+		var full *store.QuotaError
+		if errors.As(err, &full) {
+			return nil, &LimitError{Limit: full.Limit, RetryAfter: -1, Message: "As many tasks, or bytes of them, are stored as may be: wait until some expire"}
+		}
 		if err != nil {
 			return nil, fmt.Errorf("storing a task: %w", err)
 		}
