@@ -15,6 +15,7 @@ type openQuestion struct {
 	input task.InputRequest
 	reply func(task.Outcome) // to the work; must not block
 	on    *Feed              // the stream it is out on; nil: it waits for one
+	at    time.Time          // when it was asked
 }
 
 // audience are the streams on which a running task's requestor listens, and what is to be

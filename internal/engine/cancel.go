@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/coatcheck/coatcheck/audit"
 	"github.com/coatcheck/coatcheck/protocol"
 	"github.com/coatcheck/coatcheck/store"
 	"github.com/coatcheck/coatcheck/task"
@@ -31,6 +32,7 @@ func (e *Engine) Cancel(ctx context.Context, ref task.Ref) (*task.Task, error) {
 			if err != nil {
 				return t, err
 			}
+			e.recordOf(ctx, l.state.Load(), audit.Event{Kind: audit.Cancelled, Tool: l.tool, Duration: l.ran(e.opts.Now())})
 			l.cancel(errCancelled)
 			e.lastWord(l) // PROG-1: none comes after this answer
 			return l.state.Load(), nil
@@ -51,6 +53,7 @@ func (e *Engine) Cancel(ctx context.Context, ref task.Ref) (*task.Task, error) {
 			return nil, err
 		}
 		e.settled.add(next)
+		e.recordOf(ctx, next, audit.Event{Kind: audit.Cancelled, Duration: e.now().Sub(t.CreatedAt)})
 		if !e.opts.NoStatusNotifications {
 			e.announceTo(place{principal: ref.Principal}, Event{Task: ref.ID, Method: protocol.MethodTasksStatus, State: next})
 		}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/coatcheck/coatcheck/audit"
+	"github.com/coatcheck/coatcheck/internal/limit"
 	"github.com/coatcheck/coatcheck/protocol"
 	"github.com/coatcheck/coatcheck/task"
 )
@@ -27,10 +29,12 @@ type Creation struct {
 	Immediate time.Duration
 }
 
-// Create makes a task, durable when it returns, and starts its work (CRE-1, CRE-3).
-// If the principal has a task with the same idempotency key it returns that one.
-// Errors: ErrShutdown, ErrKeyReused, or one of the store's.
+// Create makes a task, durable when it returns, and starts its work (CRE-1, CRE-3), or has it
+// wait for its turn (RSC-1). If the principal has a task with the same idempotency key it
+// returns that one.
+// Errors: ErrShutdown, ErrKeyReused, a *LimitError, or one of the store's.
 func (e *Engine) Create(ctx context.Context, c Creation) (*task.Task, error) {
+	ctx = By(ctx, c.Caller)
 	now := e.now()
 	t := &task.Task{
 		Ref:           task.Ref{Principal: c.Caller.Principal, ID: e.opts.NewID()},
@@ -39,20 +43,29 @@ func (e *Engine) Create(ctx context.Context, c Creation) (*task.Task, error) {
 		StatusMessage: runningMessage,
 		CreatedAt:     now,
 		UpdatedAt:     now,
-		TTL:           e.lifetime(c.Lifetime),
 		PollInterval:  max(0, e.opts.PollInterval),
 		Key:           c.Key,
 		Request:       c.Request,
 		Owner:         e.owner,
 	}
 	// The work keeps the values of the request that asked for it, not its end.
-	l := newLive(context.WithoutCancel(ctx), t, c.Caller)
+	l := newLive(context.WithoutCancel(ctx), t, c.Caller, e.opts.Limits)
+	if n := int64(len(c.Request.Params)); limit.Exceeds(n, l.limits.Request) {
+		return nil, &LimitError{Limit: "request", Message: fmt.Sprintf("The request is too large: its params have %d bytes, and may have %d", n, l.limits.Request)}
+	}
+	t.TTL = e.lifetime(c.Lifetime, l.limits)
+	l.job = &Job{Ref: t.Ref, Request: c.Request, Caller: c.Caller}
 	if c.Immediate > 0 {
 		l.immediate = make(chan string, 1)
 	}
+	if refused := e.turns.enter(l, l.limits, e.opts.Now()); refused != nil {
+		return nil, refused
+	}
+	shown := l.view()
 	l.mu.Lock() // until it is stored nobody may take it for lost
 	if !e.admit(l) {
 		l.mu.Unlock()
+		e.leave(l)
 		return nil, ErrShutdown
 	}
 	existing, err := e.store.Create(context.WithoutCancel(ctx), t)
@@ -68,8 +81,14 @@ func (e *Engine) Create(ctx context.Context, c Creation) (*task.Task, error) {
 		return e.repeated(ctx, c, existing)
 	}
 	e.expectExpiry(t)
-	go e.run(l, &Job{Ref: t.Ref, Request: c.Request, Caller: c.Caller})
-	return t, nil
+	e.recordOf(ctx, t, audit.Event{Kind: audit.Created, Request: &c.Request})
+	starting, dropped := e.turns.stored(l)
+	if dropped {
+		e.runs.Done()
+		l.cancel(nil)
+	}
+	e.begin(starting)
+	return shown, nil
 }
 
 // Immediate waits, for the time given at most, for what the work of a task that was just
@@ -129,6 +148,7 @@ func (e *Engine) repeated(ctx context.Context, c Creation, existing *task.Task) 
 		if err := e.store.Expire(ctx, now, []task.Ref{existing.Ref}, now.Add(e.opts.Remember)); err != nil {
 			return nil, err
 		}
+		e.recordExpired(existing, now)
 		return e.Create(ctx, c)
 	}
 	if existing.Request.Method != c.Request.Method ||
@@ -147,16 +167,28 @@ func withoutMeta(params []byte) []byte {
 }
 
 // lifetime returns the ttl in force for the one asked for (TTL-2, requirements C.3).
-func (e *Engine) lifetime(asked Lifetime) time.Duration {
+func (e *Engine) lifetime(asked Lifetime, limits limit.Limits) time.Duration {
 	ttl := e.opts.DefaultTTL
 	if asked.Asked {
 		ttl = asked.TTL
 	}
+	most := e.maxTTL(limits)
 	switch {
-	case e.opts.MaxTTL == Unlimited:
+	case most == Unlimited:
 		return ttl
 	case ttl == 0:
-		return e.opts.MaxTTL
+		return most
 	}
-	return min(ttl, e.opts.MaxTTL)
+	return min(ttl, most)
+}
+
+// maxTTL returns the longest lifetime in force (RSC-2): that of the limits, if they have one.
+func (e *Engine) maxTTL(limits limit.Limits) time.Duration {
+	switch {
+	case limits.MaxTTL > 0:
+		return limits.MaxTTL.Truncate(time.Millisecond)
+	case limits.MaxTTL < 0:
+		return Unlimited
+	}
+	return e.opts.MaxTTL
 }

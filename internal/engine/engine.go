@@ -111,6 +111,7 @@ type Engine struct {
 
 	outlets outlets
 	settled *cache
+	turns   *turns
 	runs    sync.WaitGroup
 
 	nextDue atomic.Int64  // Unix ms at which the janitor wakes; 0 before its first round
@@ -138,6 +139,7 @@ func New(ctx context.Context, opts Options) (*Engine, error) {
 		watchers: map[task.Ref]map[*watcher]struct{}{},
 		outlets:  outlets{of: map[task.Principal]map[string][]*Feed{}},
 		settled:  newCache(opts.CachedTasks),
+		turns:    newTurns(opts.Limits),
 		poke:     make(chan struct{}, 1),
 	}
 	if err := e.renew(ctx); err != nil {

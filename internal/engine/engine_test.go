@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/coatcheck/coatcheck/internal/engine"
+	"github.com/coatcheck/coatcheck/internal/limit"
 	"github.com/coatcheck/coatcheck/protocol"
 	"github.com/coatcheck/coatcheck/store"
 	"github.com/coatcheck/coatcheck/store/memory"
@@ -29,6 +30,11 @@ type work func(ctx context.Context, job *engine.Job) (task.Outcome, error)
 func (w work) Run(ctx context.Context, job *engine.Job) (task.Outcome, error) { return w(ctx, job) }
 
 var done = task.Outcome{Result: json.RawMessage(`{"content":[]}`)}
+
+var unlimited = &limit.Policy{
+	Limits:       limit.Limits{Running: limit.None, Tasks: limit.None, Bytes: limit.None, Waits: limit.None, Polls: limit.None},
+	RunningInAll: limit.None,
+}
 
 // lasting is work that takes d, unless it is stopped.
 func lasting(d time.Duration) work {
@@ -61,6 +67,9 @@ func stop(t *testing.T, e *engine.Engine) {
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := e.Shutdown(over); err != nil {
+		t.Error(err)
+	}
+	if err := e.CheckTurns(); err != nil {
 		t.Error(err)
 	}
 }
@@ -144,7 +153,7 @@ func TestRetentionAtMostMaxTTL(t *testing.T) {
 // the moment of the end (RES-2, RES-4).
 func TestWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, engine.Options{Runner: lasting(time.Hour), MaxTTL: engine.Unlimited, DefaultTTL: 24 * time.Hour})
+		e := start(t, engine.Options{Runner: lasting(time.Hour), MaxTTL: engine.Unlimited, DefaultTTL: 24 * time.Hour, Limits: unlimited})
 		begin := time.Now()
 		one := create(t, e, 0)
 		var wg sync.WaitGroup

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/coatcheck/coatcheck/audit"
 	"github.com/coatcheck/coatcheck/store"
 	"github.com/coatcheck/coatcheck/task"
 )
@@ -64,18 +65,23 @@ func (e *Engine) expire(ctx context.Context) (now time.Time, err error) {
 			return now, err
 		}
 		refs := make([]task.Ref, 0, len(due))
+		looked, removed := len(due), due[:0]
 		for _, t := range due {
 			if l := e.liveTask(t.Ref); l != nil && !e.expireLive(l, now) {
 				continue // it ended just now, and is kept longer for it
 			}
 			e.settled.drop(t.Ref)
 			refs = append(refs, t.Ref)
+			removed = append(removed, t)
 		}
 		if err := e.store.Expire(ctx, now, refs, now.Add(e.opts.Remember)); err != nil {
 			return now, err
 		}
+		for _, t := range removed {
+			e.recordExpired(t, now)
+		}
 		e.wakeWatchers()
-		if len(due) < 256 {
+		if looked < 256 {
 			return now, nil
 		}
 	}
@@ -90,4 +96,9 @@ func (e *Engine) expireLive(l *live, now time.Time) bool {
 	e.endLocked(l, nil, store.ErrExpired)
 	l.cancel(errExpired)
 	return true
+}
+
+func (e *Engine) recordExpired(t *task.Task, now time.Time) {
+	at, _ := t.ExpiresAt()
+	e.recordOf(context.Background(), t, audit.Event{Kind: audit.Expired, Duration: max(0, now.Sub(at))})
 }

@@ -20,7 +20,7 @@ func FuzzProgress(f *testing.F) {
 		if !json.Valid(params) || !json.Valid(token) {
 			return // what is no JSON does not get here
 		}
-		l := newLive(t.Context(), &task.Task{Status: task.Working}, nil)
+		l := newLive(t.Context(), &task.Task{Status: task.Working}, nil, nil)
 		r := &line{engine: &Engine{store: memory.New()}, live: l, token: token}
 		passed, ok := r.progress(params)
 		if said := l.progress.Load(); said != nil && (len(*said) > 2*maxSaid || !utf8.ValidString(*said)) {

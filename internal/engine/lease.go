@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/coatcheck/coatcheck/audit"
 	"github.com/coatcheck/coatcheck/protocol"
 	"github.com/coatcheck/coatcheck/store"
 	"github.com/coatcheck/coatcheck/task"
@@ -86,12 +87,14 @@ func (e *Engine) adopt(ctx context.Context, t *task.Task) error {
 			return err
 		}
 		if e.opts.MinRetention > 0 {
-			next.KeepUntil(e.now().Add(e.opts.MinRetention), max(0, e.opts.MaxTTL))
+			limits := e.opts.Limits.Call(t.Principal, toolOf(t.Request))
+			next.KeepUntil(e.now().Add(e.opts.MinRetention), max(0, e.maxTTL(limits)))
 		}
 		if err := e.store.Update(ctx, next); err != nil {
 			return err
 		}
 		e.opts.Logger.Warn("a task was lost with its process", "task", t.ID)
+		e.recordOf(ctx, next, audit.Event{Kind: audit.Ended, Outcome: next.Outcome})
 		if !e.opts.NoStatusNotifications {
 			e.announceTo(place{principal: t.Principal}, Event{Task: t.ID, Method: protocol.MethodTasksStatus, State: next})
 		}
@@ -102,7 +105,9 @@ func (e *Engine) adopt(ctx context.Context, t *task.Task) error {
 	if err != nil {
 		return err
 	}
-	l := newLive(context.WithoutCancel(ctx), next, nil)
+	l := newLive(context.WithoutCancel(ctx), next, nil, e.opts.Limits)
+	l.job = &Job{Ref: t.Ref, Request: t.Request, Remote: t.Remote}
+	l.turn.entered = e.opts.Now()
 	l.mu.Lock() // until it is stored as ours nobody may take it for lost
 	defer l.mu.Unlock()
 	if !e.admit(l) {
@@ -114,7 +119,7 @@ func (e *Engine) adopt(ctx context.Context, t *task.Task) error {
 		return err
 	}
 	e.wakeWatchers()
-	go e.run(l, &Job{Ref: t.Ref, Request: t.Request, Remote: t.Remote})
+	go e.run(l)
 	return nil
 }
 

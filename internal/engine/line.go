@@ -75,7 +75,11 @@ func (r *line) SetMessage(ctx context.Context, message string) error {
 }
 
 func (r *line) SetPollInterval(ctx context.Context, d time.Duration) error {
-	return r.engine.change(ctx, r.live, func(t *task.Task) (*task.Task, error) { return t.PollEvery(d) })
+	err := r.engine.change(ctx, r.live, func(t *task.Task) (*task.Task, error) { return t.PollEvery(d) })
+	if err == nil {
+		r.live.pace(d)
+	}
+	return err
 }
 
 func (r *line) Report(progress, total float64, message string) {

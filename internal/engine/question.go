@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/coatcheck/coatcheck/audit"
+	"github.com/coatcheck/coatcheck/internal/limit"
 	"github.com/coatcheck/coatcheck/protocol"
 	"github.com/coatcheck/coatcheck/store"
 	"github.com/coatcheck/coatcheck/task"
@@ -70,6 +72,9 @@ func (e *Engine) ask(l *live, method string, params []byte, reply func(task.Outc
 		if l.openCount() >= maxOpen {
 			return nil, protocol.Errorf(protocol.CodeInternalError, "too many requests are open")
 		}
+		if limit.Exceeds(t.Asked+1, l.limits.Inputs) {
+			return nil, protocol.Errorf(protocol.CodeInternalError, "the task has made as many requests as it may: %d", l.limits.Inputs)
+		}
 		input := task.InputRequest{Method: method, Params: params}
 		next, err := t.Ask(method, params, waitingFor(input), e.now())
 		if err == nil {
@@ -83,7 +88,8 @@ func (e *Engine) ask(l *live, method string, params []byte, reply func(task.Outc
 	case err != nil:
 		return nil, err
 	}
-	q.name = question{l.ref.ID, q.input.Key}
+	q.name, q.at = question{l.ref.ID, q.input.Key}, e.opts.Now()
+	e.recordLive(l, audit.Event{Kind: audit.Asked, Reason: method})
 	l.audience.mu.Lock()
 	l.audience.open = append(l.audience.open, q)
 	e.offer(l, q)
@@ -211,6 +217,7 @@ func (e *Engine) answerLive(ctx context.Context, l *live, name question, id stri
 		return err
 	}
 	e.closeQuestion(l, q, id)
+	e.recordOf(ctx, l.state.Load(), audit.Event{Kind: audit.Answered, Tool: l.tool, Reason: q.input.Method, Duration: e.opts.Now().Sub(q.at)})
 	q.reply(answer)
 	return nil
 }
@@ -276,7 +283,11 @@ func (e *Engine) answerElsewhere(ctx context.Context, ref task.Ref, name questio
 	if err != nil {
 		return t, err
 	}
-	return nil, e.store.Update(context.WithoutCancel(ctx), next)
+	if err := e.store.Update(context.WithoutCancel(ctx), next); err != nil {
+		return nil, err
+	}
+	e.recordOf(ctx, next, audit.Event{Kind: audit.Answered, Reason: input.Method})
+	return nil, nil
 }
 
 // resumeAnswered gives the work the answers that came by way of another process. l.mu is

@@ -10,6 +10,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
+	"github.com/coatcheck/coatcheck/audit"
+	"github.com/coatcheck/coatcheck/internal/limit"
 	"github.com/coatcheck/coatcheck/protocol"
 	"github.com/coatcheck/coatcheck/store"
 	"github.com/coatcheck/coatcheck/task"
@@ -39,7 +43,14 @@ type live struct {
 
 	home       place           // the session that made it
 	initialize json.RawMessage // params of that session's initialize request, if known
-	immediate  chan string     // what the model is told for now; nil if nobody waits for it
+	tool       string          // that it calls, if it calls one
+	limits     limit.Limits    // in force when it was made
+	turn       turn            // when it works
+	queued     atomic.Bool     // it waits for its turn
+	job        *Job            // what is run, set before it is
+	began      atomic.Pointer[time.Time]
+	polls      atomic.Pointer[rate.Limiter] // how often it may be polled; nil: as one likes
+	immediate  chan string                  // what the model is told for now; nil if nobody waits for it
 
 	state    atomic.Pointer[task.Task] // as last stored, without its Inputs
 	progress atomic.Pointer[string]    // what the work is at, if it reports
@@ -54,11 +65,18 @@ type live struct {
 	err   error         // set when done is closed: store.ErrExpired, or nil
 }
 
-const runningMessage = "The operation is in progress."
+const (
+	runningMessage = "The operation is in progress."
+	queuedMessage  = "The operation waits for its turn."
+)
 
-func newLive(ctx context.Context, t *task.Task, caller *Caller) *live {
-	l := &live{ref: t.Ref, done: make(chan struct{}), home: place{principal: t.Principal}}
+func newLive(ctx context.Context, t *task.Task, caller *Caller, policy *limit.Policy) *live {
+	l := &live{ref: t.Ref, done: make(chan struct{}), home: place{principal: t.Principal}, tool: toolOf(t.Request)}
+	l.limits = policy.Call(t.Principal, l.tool)
+	l.turn.tool = l.tool
+	l.pace(t.PollInterval)
 	if caller != nil {
+		l.turn.who = caller.Who()
 		l.home.session, l.initialize = caller.Session, caller.Initialize
 	}
 	l.ctx, l.cancel = context.WithCancelCause(ctx)
@@ -69,6 +87,11 @@ func newLive(ctx context.Context, t *task.Task, caller *Caller) *live {
 // view returns the task as its requestor may see it now.
 func (l *live) view() *task.Task {
 	t := l.state.Load()
+	if t.Status == task.Working && l.queued.Load() {
+		c := *t
+		c.StatusMessage = queuedMessage
+		return &c
+	}
 	if message := l.progress.Load(); message != nil && t.Status == task.Working && l.said.Load() == nil {
 		c := *t
 		c.StatusMessage = *message
@@ -86,7 +109,11 @@ func (l *live) message() string {
 }
 
 // run does the work of a task and records its outcome.
-func (e *Engine) run(l *live, job *Job) {
+func (e *Engine) run(l *live) {
+	job := l.job
+	now := e.opts.Now()
+	l.began.Store(&now)
+	e.recordLive(l, audit.Event{Kind: audit.Started, Duration: max(0, now.Sub(l.turn.entered))})
 	job.Line = &line{engine: e, live: l, token: progressToken(job.Request.Params)}
 	starter, ok := e.opts.Runner.(Starter)
 	if !ok {
@@ -153,6 +180,10 @@ func (e *Engine) failure(ref task.Ref, err error) task.Outcome {
 // finish records the outcome, unless the task has ended otherwise meanwhile. It does not
 // give up on a store that fails for a while: the work is done and must not be lost.
 func (e *Engine) finish(l *live, outcome task.Outcome) {
+	if n := int64(len(outcome.Result) + len(outcome.Error)); limit.Exceeds(n, l.limits.Result) {
+		outcome = task.Outcome{Error: protocol.Errorf(protocol.CodeInternalError,
+			"The outcome is too large: it has %d bytes, and may have %d", n, l.limits.Result).JSON()}
+	}
 	e.lastWord(l)
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 10*time.Second) {
 		if now := e.now(); l.state.Load().Expired(now) { // it was called expired already
@@ -163,7 +194,7 @@ func (e *Engine) finish(l *live, outcome task.Outcome) {
 			now := e.now()
 			next, err := t.Finish(outcome, statusMessage(outcome), now)
 			if err == nil && e.opts.MinRetention > 0 {
-				next.KeepUntil(now.Add(e.opts.MinRetention), max(0, e.opts.MaxTTL))
+				next.KeepUntil(now.Add(e.opts.MinRetention), max(0, e.maxTTL(l.limits)))
 			}
 			return next, err
 		})
@@ -222,10 +253,14 @@ func (e *Engine) changed(l *live, t *task.Task) {
 	if t.Status.Terminal() {
 		e.silence(l)
 	}
+	e.step(l, before.Status, t.Status)
 	if t.Status != before.Status || t.StatusMessage != before.StatusMessage || t.PollInterval != before.PollInterval {
 		e.announce(l, t)
 	}
 	if t.Status.Terminal() {
+		if t.Status != task.Cancelled { // Cancel records that
+			e.recordLive(l, audit.Event{Kind: audit.Ended, Duration: l.ran(e.opts.Now()), Outcome: t.Outcome})
+		}
 		e.endLocked(l, t, nil)
 	}
 }
@@ -239,8 +274,10 @@ func (e *Engine) catchUp(l *live) error {
 		return err
 	case err == nil && !t.Status.Terminal() && t.Owner == e.owner:
 		e.resumeAnswered(l, t)
-		t.Request, t.Inputs = l.state.Load().Request, nil
+		before := l.state.Load()
+		t.Request, t.Inputs = before.Request, nil
 		l.state.Store(t)
+		e.step(l, before.Status, t.Status)
 		return nil
 	}
 	e.endLocked(l, nil, nil)
@@ -269,10 +306,39 @@ func (e *Engine) endLocked(l *live, final *task.Task, err error) {
 	e.dismiss(l)
 	l.over, l.final, l.err = true, final, err
 	close(l.done)
+	e.leave(l)
+}
+
+// leave gives up a task's place, so that others begin to work.
+func (e *Engine) leave(l *live) {
+	starting, dropped := e.turns.leave(l, l.ran(e.opts.Now()))
+	if dropped {
+		e.runs.Done()
+		l.cancel(nil)
+	}
+	e.begin(starting)
+}
+
+// step lets others work while a task waits for input.
+func (e *Engine) step(l *live, before, now task.Status) {
+	if before != now {
+		e.begin(e.turns.step(l, now))
+	}
+}
+
+// begin has tasks work whose turn it is.
+func (e *Engine) begin(starting []*live) {
+	for _, l := range starting {
+		if l.turn.waited {
+			e.announce(l, l.state.Load())
+		}
+		go e.run(l)
+	}
 }
 
 // recordUnfinished ends what still runs at shutdown.
 func (e *Engine) recordUnfinished(ctx context.Context) {
+	e.turns.close()
 	for _, l := range e.runningHere() {
 		if l.state.Load().Remote == "" {
 			outcome := interrupted("The " + e.opts.Role + " was shut down before the task finished.")

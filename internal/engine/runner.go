@@ -7,6 +7,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 
+	"github.com/coatcheck/coatcheck/internal/limit"
 	"github.com/coatcheck/coatcheck/task"
 )
 
@@ -21,6 +22,15 @@ type Caller struct {
 	Identified bool            // the principal tells this requestor from all others
 	LogLevel   string          // that the session set last; "" if it set none
 	Address    string          // of its connection; "" over stdio
+}
+
+// Who names the caller for limits that are counted here: its principal, or, where that does not
+// tell it from others, its address.
+func (c *Caller) Who() string {
+	if c.Identified {
+		return "principal " + string(c.Principal)
+	}
+	return "address " + limit.Place(c.Address)
 }
 
 // Job is one run of a task's request.

@@ -25,6 +25,7 @@ type Rate struct {
 type Limits struct {
 	Running int           // tasks that work at once; those that wait for input do not count; default 64
 	Queued  int           // tasks that wait for their turn beyond that; default 256
+	NoQueue bool          // no task waits: beyond Running a create is refused
 	Tasks   int           // stored tasks; default 10,000
 	Bytes   int64         // of requests, outcomes and input requests stored; a create beyond is refused, an outcome is not; default 1 GiB
 	Request int64         // bytes of one task's params; default 16 MiB
@@ -88,6 +89,7 @@ func (l Limits) or(l2 Limits) Limits {
 	return Limits{
 		Running: cmp.Or(l.Running, l2.Running),
 		Queued:  cmp.Or(l.Queued, l2.Queued),
+		NoQueue: l.NoQueue || l2.NoQueue,
 		Tasks:   cmp.Or(l.Tasks, l2.Tasks),
 		Bytes:   cmp.Or(l.Bytes, l2.Bytes),
 		Request: cmp.Or(l.Request, l2.Request),
@@ -106,10 +108,7 @@ func (l Limits) or(l2 Limits) Limits {
 // Call returns the limits in force for a principal's call of a tool.
 func (p *Policy) Call(who task.Principal, tool string) Limits {
 	l := p.For(who)
-	if p == nil {
-		return l
-	}
-	t := p.Tools[tool]
+	t := p.Tool(tool)
 	l.Request = cmp.Or(t.Request, l.Request)
 	l.Result = cmp.Or(t.Result, l.Result)
 	l.Inputs = cmp.Or(t.Inputs, l.Inputs)
@@ -120,6 +119,23 @@ func (p *Policy) Call(who task.Principal, tool string) Limits {
 		l.MaxTTL = t.MaxTTL
 	}
 	return l
+}
+
+// Tool returns the limits that are set for a tool.
+func (p *Policy) Tool(name string) Tool {
+	if p == nil {
+		return Tool{}
+	}
+	return p.Tools[name]
+}
+
+// InAll returns how many tasks of all principals may work, and wait for their turn.
+func (p *Policy) InAll() (running, queued int) {
+	running, queued = 1024, 4096
+	if p != nil {
+		running, queued = cmp.Or(p.RunningInAll, running), cmp.Or(p.QueuedInAll, queued)
+	}
+	return running, queued
 }
 
 // Exceeds reports whether n is more than a limit allows.

@@ -34,6 +34,8 @@ type Config struct {
 	// Immediate is how long a create's answer waits for what its tool has to say for now.
 	Immediate map[string]time.Duration
 
+	Scopes map[receiver.Operation]string // see receiver.Options
+
 	Limits *limit.Policy // default those of package limit
 	Audit  audit.Sink    // takes the events of tasks; default none
 
@@ -103,6 +105,7 @@ func Open(ctx context.Context, c Config) (*Node, error) {
 		Requests:  c.Requests,
 		Immediate: c.Immediate,
 		Asks:      c.Asks,
+		Scopes:    c.Scopes,
 		Limits:    c.Limits,
 		Audit:     c.Audit,
 		PageSize:  c.PageSize,

@@ -26,11 +26,13 @@ type Options struct {
 	// Immediate is how long the answer to a create may wait, by tool, for what the tool has
 	// to say to the model for now (CRE-4).
 	Immediate map[string]time.Duration
-	Asks      bool          // the handlers of plain calls are in this process, and take them with engine.TakePlain
-	Limits    *limit.Policy // of requestors; default those of package limit
-	Audit     audit.Sink    // takes what is refused; default none
-	PageSize  int           // tasks in a page of tasks/list; default 50
-	Logger    *slog.Logger  // default: discards
+	Asks      bool // the handlers of plain calls are in this process, and take them with engine.TakePlain
+	// Scopes says which scopes, separated by spaces, a token must have for an operation.
+	Scopes   map[Operation]string
+	Limits   *limit.Policy // of requestors; default those of package limit
+	Audit    audit.Sink    // takes what is refused; default none
+	PageSize int           // tasks in a page of tasks/list; default 50
+	Logger   *slog.Logger  // default: discards
 }
 
 // Receiver answers task messages. Its methods may be called concurrently.
@@ -40,13 +42,14 @@ type Receiver struct {
 	requests map[string]protocol.TaskSupport
 	waits    map[string]time.Duration // for the immediate response, by tool
 	asks     bool
+	scopes   map[Operation]string
 	pageSize int
 	log      *slog.Logger
 }
 
 // New returns a Receiver.
 func New(opts Options) *Receiver {
-	r := &Receiver{engine: opts.Engine, tools: opts.Tools, requests: opts.Requests, waits: opts.Immediate, asks: opts.Asks, pageSize: opts.PageSize, log: opts.Logger}
+	r := &Receiver{engine: opts.Engine, tools: opts.Tools, requests: opts.Requests, waits: opts.Immediate, asks: opts.Asks, scopes: opts.Scopes, pageSize: opts.PageSize, log: opts.Logger}
 	if r.pageSize <= 0 {
 		r.pageSize = 50
 	}
@@ -121,6 +124,9 @@ func (r *Receiver) declares() bool { return r.tools.Any() || len(r.requests) > 0
 // Handle answers a call that Takes reported. It blocks only for tasks/result, until the
 // task is terminal or ctx is done; then the Answer is empty and err is ctx's. Wait tells more.
 func (r *Receiver) Handle(ctx context.Context, from *Requestor, m *protocol.Message) (Answer, error) {
+	if a, ok := r.allowed(from, m); !ok {
+		return a, nil
+	}
 	switch m.Method {
 	case protocol.MethodTasksGet:
 		return r.get(ctx, from, m.Params), nil
@@ -149,6 +155,9 @@ func (r *Receiver) Handle(ctx context.Context, from *Requestor, m *protocol.Mess
 
 // Ready answers tasks/result if that needs no waiting.
 func (r *Receiver) Ready(ctx context.Context, from *Requestor, params json.RawMessage) (a Answer, ready bool) {
+	if a, ok := r.allowed(from, &protocol.Message{Method: protocol.MethodTasksResult}); !ok {
+		return a, true
+	}
 	ref, bad := refOf(from, params)
 	if bad != nil {
 		return Answer{Error: bad.JSON()}, true
