@@ -42,6 +42,8 @@ type gatewayCmd struct {
 	SingleUser   bool              `help:"State that all who reach the HTTP endpoint are one requestor, who may list tasks."`
 	Principal    string            `placeholder:"NAME" help:"Name of the one requestor of --stdio or --single-user. Default: the operating-system user."`
 
+	metricsFlags `embed:""`
+
 	dashed int // how many positional arguments follow a "--"; -1 without one
 }
 
@@ -90,6 +92,9 @@ func (c *gatewayCmd) config() (gateway.Config, error) {
 	}
 	if cfg.Principal != "" && !c.Stdio && !cfg.SingleUser {
 		return cfg, errors.New("--principal names the one requestor there is: add --stdio or --single-user")
+	}
+	if err := c.applyMetrics(&cfg); err != nil {
+		return cfg, err
 	}
 	if err := checkStore("--store", cfg.Store); err != nil {
 		return cfg, err
@@ -188,12 +193,16 @@ func (c *gatewayCmd) Run(std streams) error {
 	}
 	cfg.Logger = slog.New(slog.NewTextHandler(std.err, nil))
 	cfg.Ready = func(address string) { ready(std.err, address) }
+	cfg.MetricsReady = func(address string) { metricsReady(std.err, address) }
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	err = gateway.Serve(ctx, cfg)
 	var failed *net.OpError
 	if errors.As(err, &failed) && failed.Op == "listen" {
+		if errors.Is(err, gateway.ErrMetrics) {
+			return listenError(cfg.Metrics, "--metrics", failed)
+		}
 		return listenError(cfg.Listen, "--listen", failed)
 	}
 	return err

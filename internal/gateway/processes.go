@@ -58,6 +58,13 @@ func (p *processes) Close() {
 	}
 }
 
+// count returns how many sessions live.
+func (p *processes) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.byID)
+}
+
 func (p *processes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	id := req.Header.Get(sessionHeader)
 	p.mu.Lock()

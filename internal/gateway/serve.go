@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/coatcheck/coatcheck/audit"
 	"github.com/coatcheck/coatcheck/internal/engine"
@@ -53,6 +55,12 @@ type Config struct {
 	Limits *limit.Policy // default those of package limit
 	Audit  audit.Sink    // takes the events of tasks; default none
 
+	Metrics      string               // address to serve /metrics, /livez and /readyz on; default none
+	MetricsReady func(address string) // called when they can be reached
+	// MeterProvider measures tasks and the store, where Metrics does not. Default: none.
+	MeterProvider  metric.MeterProvider
+	TracerProvider trace.TracerProvider // of the spans of tasks; default none
+
 	Logger *slog.Logger         // default: discards
 	Ready  func(address string) // called when the HTTP endpoint can be reached
 }
@@ -84,6 +92,15 @@ func Serve(ctx context.Context, c Config) error {
 		}
 		defer listener.Close()
 	}
+	ops, err := c.ops(ctx)
+	if err != nil {
+		return err
+	}
+	defer ops.close()
+	defer context.AfterFunc(ctx, ops.stop)()
+	if ops != nil {
+		c.MeterProvider = ops.provider
+	}
 	server, err := c.server()
 	if err != nil {
 		return err
@@ -105,14 +122,22 @@ func Serve(ctx context.Context, c Config) error {
 		Audit:        c.Audit,
 		Logger:       c.Logger,
 
+		MeterProvider:  c.MeterProvider,
+		TracerProvider: c.TracerProvider,
+
 		PushInput:             c.PushInput,
 		NoStatusNotifications: c.NoStatusNotifications,
 	})
 	if err != nil {
 		return errors.Join(err, server.Close())
 	}
+	if err := measure(n, server); err != nil {
+		return errors.Join(err, n.Close(ctx), server.Close())
+	}
+	ops.started(n)
 	if c.Stdio != nil {
 		err = c.serveStdio(ctx, n)
+		ops.stop()
 		return errors.Join(err, n.Close(context.WithoutCancel(ctx)), server.Close())
 	}
 	return errors.Join(c.serveHTTP(ctx, n, listener), server.Close())
@@ -158,6 +183,11 @@ func (c *Config) serveHTTP(ctx context.Context, n *node.Node, listener net.Liste
 	} else {
 		sessions := newProcesses(c.process, c.SessionIdle, c.Logger)
 		defer sessions.Close()
+		if n.Metrics != nil {
+			if err := n.Metrics.ObserveSessions(sessions.count); err != nil {
+				return errors.Join(err, n.Close(ctx))
+			}
+		}
 		inner = sessions
 	}
 	opts := &wire.HTTPOptions{AnyHost: c.AnyHost}
