@@ -180,7 +180,7 @@ func TestDrop(t *testing.T) {
 // The same at random points, many times over: questions are answered by whoever is there,
 // wrongly, twice and late, while streams come and go.
 func TestDropAtRandom(t *testing.T) {
-	onEveryFace(t, settings{Capabilities: ableToAll}, func(t *testing.T, connect func(string) *peer) {
+	onEveryFace(t, settings{Capabilities: ableToAll, NoLimits: true}, func(t *testing.T, connect func(string) *peer) {
 		p := connect("alice")
 		for round := range 100 {
 			task := p.create(script("ask both"))

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/coatcheck/coatcheck"
+	"github.com/coatcheck/coatcheck/internal/limit"
 	"github.com/coatcheck/coatcheck/protocol"
 	"github.com/coatcheck/coatcheck/task"
 )
@@ -41,6 +43,9 @@ type settings struct {
 	PushInput  bool
 	NoStatus   bool
 	AskAsTasks bool
+	Limits     *coatcheck.Limits // of each principal
+	ToolLimits map[string]coatcheck.ToolLimits
+	NoLimits   bool
 
 	Capabilities string // of clients; default none
 	Listen       bool   // clients over HTTP open a GET stream
@@ -62,6 +67,12 @@ func (s settings) options() *coatcheck.Options {
 	}
 	if s.NoTools {
 		opts.Tools = nil
+	}
+	switch {
+	case s.NoLimits:
+		opts.Limits = limit.Off()
+	case s.Limits != nil:
+		opts.Limits = &coatcheck.Policy{Limits: *s.Limits, Tools: s.ToolLimits}
 	}
 	return opts
 }
@@ -197,6 +208,7 @@ func connectHTTP(t *testing.T, s settings, url string) func(string) *peer {
 type httpPeer struct {
 	url, token, session, version string
 	client                       *http.Client
+	refused                      atomic.Pointer[http.Response] // the last one that was no stream, read
 	inbox                        *inbox
 }
 
@@ -231,7 +243,8 @@ func (h *httpPeer) round(ctx context.Context, message []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if resp.StatusCode >= 300 {
+	h.refused.Store(resp)
+	if resp.StatusCode >= 300 && protocol.Get(body, "id") == nil {
 		return nil, fmt.Errorf("HTTP %d: %s", resp.StatusCode, body)
 	}
 	return body, nil

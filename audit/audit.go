@@ -30,7 +30,8 @@ const (
 // Reasons of Refused.
 const (
 	NotFound     = "not_found"    // no such task, or another's
-	OverLimit    = "limit"        // of what the requestor may have or do; Limit says which
+	Gone         = "expired"      // the task was the requestor's, and has expired
+	OverLimit    = "limit"        // of what the requestor may have or do; Limit says which ("polls": the answer was delayed)
 	Scope        = "scope"        // the token does not allow the operation
 	Unauthorized = "unauthorized" // no valid token
 	Invalid      = "invalid"      // the request is malformed, or not possible in the task's status

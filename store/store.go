@@ -20,7 +20,42 @@ var (
 	ErrConflict = errors.New("task was changed by another")
 	// ErrClosed: the store is closed.
 	ErrClosed = errors.New("store is closed")
+	// ErrQuota: the principal has stored what its quota allows. It is a *QuotaError.
+	ErrQuota = errors.New("quota exceeded")
 )
+
+// Quota bounds what a principal may have stored. A field that is zero or negative is no bound.
+type Quota struct {
+	Tasks int   // tasks, of whatever status
+	Bytes int64 // of the params of requests, outcomes, and input requests with their answers
+}
+
+// The limits that a QuotaError names.
+const (
+	QuotaTasks = "tasks"
+	QuotaBytes = "bytes"
+)
+
+// QuotaError says which bound of a Quota a task would have exceeded: QuotaTasks, also if both, or
+// QuotaBytes. It is an ErrQuota.
+type QuotaError struct{ Limit string }
+
+func (e *QuotaError) Error() string { return "quota of stored " + e.Limit + " exceeded" }
+
+// Is reports whether target is ErrQuota.
+func (e *QuotaError) Is(target error) bool { return target == ErrQuota }
+
+// Exceeded returns the error of a task that would make its principal's stored tasks and bytes
+// these; nil if the quota allows them.
+func (q Quota) Exceeded(tasks int, bytes int64) error {
+	switch {
+	case q.Tasks > 0 && tasks > q.Tasks:
+		return &QuotaError{QuotaTasks}
+	case q.Bytes > 0 && bytes > q.Bytes:
+		return &QuotaError{QuotaBytes}
+	}
+	return nil
+}
 
 // Position is a place in a principal's listing: just after the task it names. The zero
 // Position is the start.
@@ -36,8 +71,11 @@ type Position struct {
 type Store interface {
 	// Create stores a new task, which has no Inputs. If t.Key is set and the principal already has a task with
 	// that key, it stores nothing and returns that one with its Request; otherwise it
-	// returns nil.
-	Create(ctx context.Context, t *task.Task) (existing *task.Task, err error)
+	// returns nil. A new task that would exceed its principal's quota is not stored; no number of
+	// creates at once, from however many processes, gets past it. What Update stores counts
+	// towards the quota, but is never refused, and Expire frees it.
+	// Errors: ErrQuota.
+	Create(ctx context.Context, t *task.Task, q Quota) (existing *task.Task, err error)
 
 	// Get returns a task without its Request, its Inputs and its Outcome's bytes.
 	// Errors: ErrNotFound, ErrExpired.

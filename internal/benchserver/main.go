@@ -19,11 +19,13 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/coatcheck/coatcheck/internal/engine"
+	"github.com/coatcheck/coatcheck/internal/limit"
 	"github.com/coatcheck/coatcheck/internal/node"
 	"github.com/coatcheck/coatcheck/internal/receiver"
 	"github.com/coatcheck/coatcheck/internal/upstream"
 	"github.com/coatcheck/coatcheck/internal/wire"
 	"github.com/coatcheck/coatcheck/protocol"
+	"github.com/coatcheck/coatcheck/store"
 	"github.com/coatcheck/coatcheck/store/sqlite"
 	"github.com/coatcheck/coatcheck/task"
 )
@@ -85,8 +87,20 @@ func server() *mcp.Server {
 
 func open(db string, runner engine.Runner) (*node.Node, error) {
 	return node.Open(context.Background(), node.Config{
-		Database: "sqlite:" + db, Runner: runner, Tools: receiver.Tools{Default: protocol.Optional},
+		Database: "sqlite:" + db, Runner: runner, Tools: receiver.Tools{Default: protocol.Optional}, Limits: wide(),
 	})
+}
+
+// wide are limits that are counted, as any, but not reached.
+func wide() *limit.Policy {
+	often := limit.Rate{PerSecond: 1e9, Burst: 1e9}
+	return &limit.Policy{
+		Limits: limit.Limits{
+			Running: 1e9, Tasks: 1e9, Bytes: 1e15, Waits: 1e9,
+			Creates: often, Gets: often, Lists: often, Misses: often, Polls: 1e9,
+		},
+		RunningInAll: 1e9,
+	}
 }
 
 // serve prints the address it listens on. In front of an SDK server it is its handler that
@@ -125,7 +139,7 @@ func fill(db string, n int) error {
 					CreatedAt: now, UpdatedAt: now, TTL: 24 * time.Hour, PollInterval: time.Second,
 					Request: task.Request{Method: protocol.MethodToolsCall, Params: json.RawMessage(`{"name":"noop","arguments":{}}`)},
 					Outcome: &task.Outcome{Result: result},
-				})
+				}, store.Quota{})
 				if err != nil {
 					errs <- err
 					return

@@ -9,6 +9,7 @@ import (
 	"github.com/coatcheck/coatcheck/audit"
 	"github.com/coatcheck/coatcheck/internal/limit"
 	"github.com/coatcheck/coatcheck/protocol"
+	"github.com/coatcheck/coatcheck/store"
 	"github.com/coatcheck/coatcheck/task"
 )
 
@@ -68,7 +69,7 @@ func (e *Engine) Create(ctx context.Context, c Creation) (*task.Task, error) {
 		e.leave(l)
 		return nil, ErrShutdown
 	}
-	existing, err := e.store.Create(context.WithoutCancel(ctx), t)
+	existing, err := e.store.Create(context.WithoutCancel(ctx), t, store.Quota{})
 	if err != nil || existing != nil {
 		e.endLocked(l, nil, nil)
 	}

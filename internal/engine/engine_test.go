@@ -31,11 +31,6 @@ func (w work) Run(ctx context.Context, job *engine.Job) (task.Outcome, error) { 
 
 var done = task.Outcome{Result: json.RawMessage(`{"content":[]}`)}
 
-var unlimited = &limit.Policy{
-	Limits:       limit.Limits{Running: limit.None, Tasks: limit.None, Bytes: limit.None, Waits: limit.None, Polls: limit.None},
-	RunningInAll: limit.None,
-}
-
 // lasting is work that takes d, unless it is stopped.
 func lasting(d time.Duration) work {
 	return func(ctx context.Context, _ *engine.Job) (task.Outcome, error) {
@@ -153,7 +148,7 @@ func TestRetentionAtMostMaxTTL(t *testing.T) {
 // the moment of the end (RES-2, RES-4).
 func TestWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, engine.Options{Runner: lasting(time.Hour), MaxTTL: engine.Unlimited, DefaultTTL: 24 * time.Hour, Limits: unlimited})
+		e := start(t, engine.Options{Runner: lasting(time.Hour), MaxTTL: engine.Unlimited, DefaultTTL: 24 * time.Hour, Limits: limit.Off()})
 		begin := time.Now()
 		one := create(t, e, 0)
 		var wg sync.WaitGroup
@@ -299,7 +294,7 @@ func TestDeadOwner(t *testing.T) {
 		if err := s.Renew(t.Context(), "dead", now.Add(8*time.Second)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Create(t.Context(), lost); err != nil {
+		if _, err := s.Create(t.Context(), lost, store.Quota{}); err != nil {
 			t.Fatal(err)
 		}
 		e := start(t, engine.Options{Store: s, Runner: lasting(0)})
@@ -331,7 +326,7 @@ func TestWaiterOfAdoptedTask(t *testing.T) {
 		if err := s.Renew(t.Context(), "dying", now.Add(5*time.Second)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Create(t.Context(), theirs); err != nil {
+		if _, err := s.Create(t.Context(), theirs, store.Quota{}); err != nil {
 			t.Fatal(err)
 		}
 		e := start(t, engine.Options{Store: s, Runner: lasting(3 * time.Second)})
@@ -354,14 +349,14 @@ type siblings struct {
 
 func (s siblings) Changed() <-chan struct{} { return s.changed }
 
-func (s siblings) Create(ctx context.Context, t *task.Task) (*task.Task, error) {
+func (s siblings) Create(ctx context.Context, t *task.Task, q store.Quota) (*task.Task, error) {
 	for range 2 { // it looks for tasks that were lost before this one is stored
 		select {
 		case s.changed <- struct{}{}:
 		default:
 		}
 	}
-	return s.Store.Create(ctx, t)
+	return s.Store.Create(ctx, t, q)
 }
 
 // A task is not taken for lost because another process commits while it is being stored.

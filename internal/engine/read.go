@@ -63,3 +63,29 @@ func (e *Engine) List(ctx context.Context, p task.Principal, after store.Positio
 		}
 	}
 }
+
+// Stats is what an engine has at hand.
+type Stats struct {
+	// Tasks that this process runs, by tool and status; those that wait for their turn have the
+	// status "queued".
+	Tasks map[ToolStatus]int
+}
+
+// ToolStatus is a tool's name and a task's status.
+type ToolStatus struct{ Tool, Status string }
+
+// Queued stands for the status of a task that waits for its turn, in Stats.
+const Queued = "queued"
+
+// Stats counts the tasks that this process runs.
+func (e *Engine) Stats() Stats {
+	s := Stats{Tasks: map[ToolStatus]int{}}
+	for _, l := range e.runningHere() {
+		status := string(l.state.Load().Status)
+		if l.queued.Load() {
+			status = Queued
+		}
+		s.Tasks[ToolStatus{l.tool, status}]++
+	}
+	return s
+}

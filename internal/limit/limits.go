@@ -140,3 +140,15 @@ func (p *Policy) InAll() (running, queued int) {
 
 // Exceeds reports whether n is more than a limit allows.
 func Exceeds[N int | int64](n, most N) bool { return most >= 0 && n > most }
+
+// Off returns a policy without limits.
+func Off() *Policy {
+	off := Rate{PerSecond: None}
+	return &Policy{
+		Limits: Limits{
+			Running: None, Tasks: None, Bytes: None, Request: None, Result: None, Inputs: None, Waits: None,
+			Creates: off, Gets: off, Lists: off, Misses: off, Polls: None,
+		},
+		RunningInAll: None,
+	}
+}

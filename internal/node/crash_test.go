@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/coatcheck/coatcheck/internal/engine"
+	"github.com/coatcheck/coatcheck/internal/limit"
 	"github.com/coatcheck/coatcheck/internal/node"
 	"github.com/coatcheck/coatcheck/internal/receiver"
 	"github.com/coatcheck/coatcheck/internal/wire"
@@ -69,7 +70,7 @@ func (echo) Run(ctx context.Context, job *engine.Job) (task.Outcome, error) {
 
 func open(database string) (*node.Node, error) {
 	return node.Open(context.Background(), node.Config{
-		Database: database, Runner: echo{}, Tools: receiver.Tools{Default: protocol.Optional}, Lease: lease, Grace: -1,
+		Database: database, Runner: echo{}, Tools: receiver.Tools{Default: protocol.Optional}, Lease: lease, Grace: -1, Limits: limit.Off(),
 	})
 }
 

@@ -20,58 +20,58 @@ const longest = 100 * 365 * 24 * time.Hour
 
 // request answers a request other than tools/call: augmented, or plain where a task is
 // insisted on.
-func (r *Receiver) request(ctx context.Context, from *Requestor, m *protocol.Message) Answer {
+func (o *operation) request(ctx context.Context, m *protocol.Message) Answer {
 	augmentation := protocol.Get(m.Params, "task")
 	if augmentation == nil { // CAP-6, with the code of requirements C.1
-		return refuse(protocol.CodeInvalidRequest, "%s must be requested as a task: add params.task", m.Method)
+		return o.invalid(ctx, protocol.CodeInvalidRequest, "%s must be requested as a task: add params.task", m.Method)
 	}
-	return r.create(ctx, from, m, augmentation, 0)
+	return o.create(ctx, m, augmentation, 0)
 }
 
 // callTool answers tools/call: augmented, or plain where the tool requires a task.
-func (r *Receiver) callTool(ctx context.Context, from *Requestor, m *protocol.Message) Answer {
+func (o *operation) callTool(ctx context.Context, m *protocol.Message) Answer {
 	name, ok := protocol.Unquote(protocol.Get(m.Params, "name"))
 	if !ok {
-		return refuse(protocol.CodeInvalidParams, "Invalid params: name must be a string")
+		return o.invalid(ctx, protocol.CodeInvalidParams, "Invalid params: name must be a string")
 	}
 	augmentation := protocol.Get(m.Params, "task")
 	if augmentation == nil { // TOOL-4, with the code of requirements C.1
-		return refuse(protocol.CodeMethodNotFound, "Tool '%s' must be called as a task: add params.task", name)
+		return o.invalid(ctx, protocol.CodeMethodNotFound, "Tool '%s' must be called as a task: add params.task", name)
 	}
-	if r.tools.support(ctx, name) == protocol.Forbidden { // TOOL-2
-		return refuse(protocol.CodeMethodNotFound, "Tool '%s' does not support task-augmented calls", name)
+	if o.tools.support(ctx, name) == protocol.Forbidden { // TOOL-2
+		return o.invalid(ctx, protocol.CodeMethodNotFound, "Tool '%s' does not support task-augmented calls", name)
 	}
-	return r.create(ctx, from, m, augmentation, r.waits[name])
+	return o.create(ctx, m, augmentation, o.waits[name])
 }
 
 // create answers an augmented request with a task. wait is how long that may wait for
 // what the model is told for now.
-func (r *Receiver) create(ctx context.Context, from *Requestor, m *protocol.Message, augmentation json.RawMessage, wait time.Duration) Answer {
+func (o *operation) create(ctx context.Context, m *protocol.Message, augmentation json.RawMessage, wait time.Duration) Answer {
 	lifetime, bad := parseAugmentation(augmentation)
 	if bad != nil {
-		return Answer{Error: bad.JSON()}
+		return o.invalid(ctx, bad.Code, "%s", bad.Message)
 	}
-	key, bad := idempotencyKey(from, m.Params)
+	key, bad := idempotencyKey(o.from, m.Params)
 	if bad != nil {
-		return Answer{Error: bad.JSON()}
+		return o.invalid(ctx, bad.Code, "%s", bad.Message)
 	}
 	plain, err := protocol.Delete(m.Params, "task")
 	if err != nil {
-		return refuse(protocol.CodeInvalidParams, "Invalid params: %v", err)
+		return o.invalid(ctx, protocol.CodeInvalidParams, "Invalid params: %v", err)
 	}
-	t, err := r.engine.Create(ctx, engine.Creation{
-		Caller:    &from.Caller,
+	t, err := o.engine.Create(ctx, engine.Creation{
+		Caller:    &o.from.Caller,
 		Request:   task.Request{Method: m.Method, Params: plain},
 		Lifetime:  lifetime,
 		Key:       key,
 		Immediate: wait,
 	})
 	if err != nil {
-		return r.failed("create task", err)
+		return o.failed(ctx, "create task", err)
 	}
 	immediate := ""
 	if wait > 0 {
-		immediate = r.engine.Immediate(ctx, t.Ref, wait)
+		immediate = o.engine.Immediate(ctx, t.Ref, wait)
 	}
 	return Answer{Result: createResult(t, immediate)}
 }

@@ -1,8 +1,10 @@
 package receiver
 
 import (
+	"context"
 	"errors"
 
+	"github.com/coatcheck/coatcheck/audit"
 	"github.com/coatcheck/coatcheck/internal/engine"
 	"github.com/coatcheck/coatcheck/protocol"
 	"github.com/coatcheck/coatcheck/store"
@@ -12,20 +14,30 @@ var errNoOutcome = errors.New("a terminal task has no outcome")
 
 // failed maps an error of the engine to its JSON-RPC error (ERR-1, ERR-2, ERR-3). what is
 // what could not be done. A foreign task and an unknown one are the same here (C.6).
-func (r *Receiver) failed(what string, err error) Answer {
+func (o *operation) failed(ctx context.Context, what string, err error) Answer {
 	var wrong *protocol.Error
+	var exceeded *engine.LimitError
+	refused := func(reason string, code int64, text any) Answer {
+		o.record(ctx, audit.Event{Kind: audit.Refused, Reason: reason})
+		return refuse(code, "Failed to %s: %v", what, text)
+	}
 	switch {
 	case errors.As(err, &wrong):
+		o.record(ctx, audit.Event{Kind: audit.Refused, Reason: audit.Invalid})
 		return Answer{Error: wrong.JSON()}
+	case errors.As(err, &exceeded):
+		return o.exceeded(ctx, exceeded)
 	case errors.Is(err, store.ErrNotFound):
-		return refuse(protocol.CodeInvalidParams, "Failed to %s: Task not found", what)
+		o.missed()
+		return refused(audit.NotFound, protocol.CodeInvalidParams, "Task not found")
 	case errors.Is(err, store.ErrExpired):
-		return refuse(protocol.CodeInvalidParams, "Failed to %s: Task has expired", what)
+		return refused(audit.Gone, protocol.CodeInvalidParams, "Task has expired")
 	case errors.Is(err, engine.ErrKeyReused):
-		return refuse(protocol.CodeInvalidParams, "Failed to %s: %v", what, engine.ErrKeyReused)
+		return refused(audit.Invalid, protocol.CodeInvalidParams, engine.ErrKeyReused)
 	case errors.Is(err, engine.ErrShutdown):
-		return refuse(protocol.CodeInternalError, "Failed to %s: %v", what, engine.ErrShutdown)
+		return refused(audit.Internal, protocol.CodeInternalError, engine.ErrShutdown)
 	}
-	r.log.Error("task operation failed", "operation", what, "error", err)
+	o.log.Error("task operation failed", "operation", what, "error", err)
+	o.record(ctx, audit.Event{Kind: audit.Refused, Reason: audit.Internal})
 	return refuse(protocol.CodeInternalError, "Internal error")
 }

@@ -14,21 +14,22 @@ import (
 	"github.com/coatcheck/coatcheck/task"
 )
 
-func (r *Receiver) list(ctx context.Context, from *Requestor, params json.RawMessage) Answer {
+func (o *operation) list(ctx context.Context, params json.RawMessage) Answer {
+	from := o.from
 	if !from.Identified { // CAP-3, SEC-4
-		return refuse(protocol.CodeMethodNotFound, "Method not found: %s is not available without authorization", protocol.MethodTasksList)
+		return o.invalid(ctx, protocol.CodeMethodNotFound, "Method not found: %s is not available without authorization", protocol.MethodTasksList)
 	}
 	var after store.Position
 	if raw := protocol.Get(params, "cursor"); raw != nil {
 		cursor, ok := protocol.Unquote(raw)
 		var err error
 		if after, err = parseCursor(from.Principal, cursor); !ok || err != nil { // LST-3
-			return refuse(protocol.CodeInvalidParams, "Invalid params: unknown cursor")
+			return o.invalid(ctx, protocol.CodeInvalidParams, "Invalid params: unknown cursor")
 		}
 	}
-	tasks, more, err := r.engine.List(ctx, from.Principal, after, r.pageSize)
+	tasks, more, err := o.engine.List(ctx, from.Principal, after, o.pageSize)
 	if err != nil {
-		return r.failed("list tasks", err)
+		return o.failed(ctx, "list tasks", err)
 	}
 	page := protocol.ListTasksResult{Tasks: make([]protocol.Task, len(tasks))}
 	for i, t := range tasks {

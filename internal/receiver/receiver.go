@@ -44,12 +44,15 @@ type Receiver struct {
 	asks     bool
 	scopes   map[Operation]string
 	pageSize int
+	limits   *limit.Policy
+	rates    *rates
+	audit    audit.Sink
 	log      *slog.Logger
 }
 
 // New returns a Receiver.
 func New(opts Options) *Receiver {
-	r := &Receiver{engine: opts.Engine, tools: opts.Tools, requests: opts.Requests, waits: opts.Immediate, asks: opts.Asks, scopes: opts.Scopes, pageSize: opts.PageSize, log: opts.Logger}
+	r := &Receiver{engine: opts.Engine, tools: opts.Tools, requests: opts.Requests, waits: opts.Immediate, asks: opts.Asks, scopes: opts.Scopes, pageSize: opts.PageSize, limits: opts.Limits, rates: newRates(), audit: opts.Audit, log: opts.Logger}
 	if r.pageSize <= 0 {
 		r.pageSize = 50
 	}
@@ -122,93 +125,110 @@ func (r *Receiver) Takes(m *protocol.Message) bool {
 func (r *Receiver) declares() bool { return r.tools.Any() || len(r.requests) > 0 }
 
 // Handle answers a call that Takes reported. It blocks only for tasks/result, until the
-// task is terminal or ctx is done; then the Answer is empty and err is ctx's. Wait tells more.
+// task is terminal or ctx is done; then the Answer is empty and err is ctx's. Result tells more.
 func (r *Receiver) Handle(ctx context.Context, from *Requestor, m *protocol.Message) (Answer, error) {
-	if a, ok := r.allowed(from, m); !ok {
+	o := r.begin(from, m.Method)
+	switch m.Method {
+	case protocol.MethodTasksResult:
+		waiting, a := r.Result(ctx, from, m.Params)
+		if waiting == nil {
+			return a, nil
+		}
+		defer waiting.Close()
+		return waiting.Outcome(ctx)
+	case protocol.MethodToolsCall:
+		o.tool, _ = protocol.Unquote(protocol.Get(m.Params, "name"))
+	case protocol.MethodTasksGet, protocol.MethodTasksCancel, protocol.MethodTasksList:
+	default:
+		if _, ours := r.requests[m.Method]; !ours {
+			return refuse(protocol.CodeMethodNotFound, "Method not found: %s", m.Method), nil
+		}
+	}
+	if a, ok := o.admit(ctx); !ok {
 		return a, nil
 	}
 	switch m.Method {
 	case protocol.MethodTasksGet:
-		return r.get(ctx, from, m.Params), nil
+		return o.get(ctx, m.Params)
 	case protocol.MethodTasksCancel:
-		return r.cancel(ctx, from, m.Params), nil
+		return o.cancel(ctx, m.Params), nil
 	case protocol.MethodTasksList:
-		return r.list(ctx, from, m.Params), nil
+		return o.list(ctx, m.Params), nil
 	case protocol.MethodToolsCall:
-		return r.callTool(ctx, from, m), nil
-	case protocol.MethodTasksResult:
-		if a, ready := r.Ready(ctx, from, m.Params); ready {
-			return a, nil
-		}
-		ref, _ := refOf(from, m.Params)
-		t, err := r.engine.Await(ctx, ref)
-		if ctx.Err() != nil {
-			return Answer{}, ctx.Err()
-		}
-		return r.result(t, err), nil
+		return o.callTool(ctx, m), nil
 	}
-	if _, ours := r.requests[m.Method]; ours {
-		return r.request(ctx, from, m), nil
-	}
-	return refuse(protocol.CodeMethodNotFound, "Method not found: %s", m.Method), nil
+	return o.request(ctx, m), nil
 }
 
-// Ready answers tasks/result if that needs no waiting.
-func (r *Receiver) Ready(ctx context.Context, from *Requestor, params json.RawMessage) (a Answer, ready bool) {
-	if a, ok := r.allowed(from, &protocol.Message{Method: protocol.MethodTasksResult}); !ok {
-		return a, true
+// Result begins to answer tasks/result. If that needs no waiting it returns the answer, and
+// nil; else Close must be called.
+func (r *Receiver) Result(ctx context.Context, from *Requestor, params json.RawMessage) (*Waiting, Answer) {
+	o := r.begin(from, protocol.MethodTasksResult)
+	if a, ok := o.admit(ctx); !ok {
+		return nil, a
 	}
-	ref, bad := refOf(from, params)
+	ref, bad := o.refOf(ctx, params)
 	if bad != nil {
-		return Answer{Error: bad.JSON()}, true
+		return nil, *bad
 	}
 	t, err := r.engine.Result(ctx, ref)
-	if err == nil && !t.Status.Terminal() {
-		return Answer{}, false
+	if err != nil || t.Status.Terminal() {
+		return nil, o.result(ctx, t, err)
 	}
-	return r.result(t, err), true
+	if !r.rates.waits.enter(o.who, o.limits.Waits) {
+		return nil, o.exceeded(ctx, &engine.LimitError{Limit: "waits", RetryAfter: max(time.Second, t.PollInterval), Message: tooOften["waits"]})
+	}
+	return &Waiting{operation: o, ref: ref}, Answer{}
 }
 
-func (r *Receiver) get(ctx context.Context, from *Requestor, params json.RawMessage) Answer {
-	ref, bad := refOf(from, params)
+func (o *operation) get(ctx context.Context, params json.RawMessage) (Answer, error) {
+	ref, bad := o.refOf(ctx, params)
 	if bad != nil {
-		return Answer{Error: bad.JSON()}
+		return *bad, nil
 	}
-	t, err := r.engine.Get(ctx, ref)
+	t, slowed, err := o.engine.Poll(ctx, ref)
+	if slowed {
+		o.record(ctx, audit.Event{Kind: audit.Refused, Reason: audit.OverLimit, Limit: "polls"})
+	}
+	if err != nil && ctx.Err() != nil {
+		return Answer{}, ctx.Err()
+	}
 	if err != nil {
-		return r.failed("retrieve task", err)
+		return o.failed(ctx, "retrieve task", err), nil
 	}
 	wire := wireTask(t)
-	return Answer{Result: wire.AppendJSON(make([]byte, 0, 320))}
+	return Answer{Result: wire.AppendJSON(make([]byte, 0, 320))}, nil
 }
 
-func (r *Receiver) cancel(ctx context.Context, from *Requestor, params json.RawMessage) Answer {
-	ref, bad := refOf(from, params)
+func (o *operation) cancel(ctx context.Context, params json.RawMessage) Answer {
+	ref, bad := o.refOf(ctx, params)
 	if bad != nil {
-		return Answer{Error: bad.JSON()}
+		return *bad
 	}
-	t, err := r.engine.Cancel(ctx, ref)
+	t, err := o.engine.Cancel(engine.By(ctx, &o.from.Caller), ref)
 	switch {
 	case err == nil:
 		wire := wireTask(t)
 		return Answer{Result: wire.AppendJSON(nil)}
 	case errors.Is(err, task.ErrTerminal):
-		return refuse(protocol.CodeInvalidParams, "Cannot cancel task: already in terminal status '%s'", t.Status) // CAN-1
+		return o.invalid(ctx, protocol.CodeInvalidParams, "Cannot cancel task: already in terminal status '%s'", t.Status) // CAN-1
 	}
-	return r.failed("cancel task", err)
+	return o.failed(ctx, "cancel task", err)
 }
 
 // result answers tasks/result with what the task's request was answered with (RES-1), and
 // the related-task metadata added (RES-3).
-func (r *Receiver) result(t *task.Task, err error) Answer {
+func (o *operation) result(ctx context.Context, t *task.Task, err error) Answer {
 	if err != nil {
-		return r.failed("retrieve task", err)
+		return o.failed(ctx, "retrieve task", err)
 	}
+	if t.Status != task.Cancelled && t.Outcome == nil {
+		return o.failed(ctx, "retrieve task", errNoOutcome)
+	}
+	o.record(ctx, audit.Event{Kind: audit.Retrieved, Status: t.Status, Tool: toolOf(t)})
 	switch {
 	case t.Status == task.Cancelled: // requirements C.2
 		return refuse(protocol.CodeRequestCancelled, "Request cancelled: %s", t.StatusMessage)
-	case t.Outcome == nil:
-		return r.failed("retrieve task", errNoOutcome)
 	case t.Outcome.Error != nil:
 		return Answer{Error: t.Outcome.Error}
 	}
@@ -219,14 +239,23 @@ func (r *Receiver) result(t *task.Task, err error) Answer {
 	return Answer{Result: marked}
 }
 
-// refOf reads params.taskId, which alone names the task (REL-2).
-func refOf(from *Requestor, params json.RawMessage) (task.Ref, *protocol.Error) {
-	raw := protocol.Get(params, "taskId")
-	id, ok := protocol.Unquote(raw)
-	if !ok || id == "" {
-		return task.Ref{}, protocol.Errorf(protocol.CodeInvalidParams, "Invalid params: taskId must be a non-empty string")
+func toolOf(t *task.Task) string {
+	if t.Request.Method != protocol.MethodToolsCall {
+		return ""
 	}
-	return task.Ref{Principal: from.Principal, ID: id}, nil
+	name, _ := protocol.Unquote(protocol.Get(t.Request.Params, "name"))
+	return name
+}
+
+// refOf reads params.taskId, which alone names the task (REL-2).
+func (o *operation) refOf(ctx context.Context, params json.RawMessage) (task.Ref, *Answer) {
+	id, ok := protocol.Unquote(protocol.Get(params, "taskId"))
+	if !ok || id == "" {
+		a := o.invalid(ctx, protocol.CodeInvalidParams, "Invalid params: taskId must be a non-empty string")
+		return task.Ref{}, &a
+	}
+	o.task = id
+	return task.Ref{Principal: o.from.Principal, ID: id}, nil
 }
 
 // wireTask is the task as its requestor sees it.

@@ -17,8 +17,11 @@ const (
 	Cancel Operation = "cancel" // tasks/cancel
 )
 
-func operation(m *protocol.Message) Operation {
-	switch m.Method {
+// answering stands for the method of a response, which has none.
+const answering = "response"
+
+func kindOf(method string) Operation {
+	switch method {
 	case protocol.MethodTasksGet, protocol.MethodTasksResult, protocol.MethodTasksList:
 		return Read
 	case protocol.MethodTasksCancel:
@@ -27,11 +30,11 @@ func operation(m *protocol.Message) Operation {
 	return Create
 }
 
-// allowed reports whether a requestor's token has the scopes of the operation that a message
+// allowed reports whether a requestor's token has the scopes of the operation that a method
 // asks for (SEC-1); if not, the answer says which. One without a token, as over stdio, needs
 // none.
-func (r *Receiver) allowed(from *Requestor, m *protocol.Message) (Answer, bool) {
-	scope := r.scopes[operation(m)]
+func (r *Receiver) allowed(from *Requestor, method string) (Answer, bool) {
+	scope := r.scopes[kindOf(method)]
 	if scope == "" || from.TokenInfo == nil {
 		return Answer{}, true
 	}

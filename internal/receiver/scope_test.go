@@ -40,7 +40,7 @@ func TestScopes(t *testing.T) {
 			may := from.TokenInfo == nil
 			if !may {
 				may = true
-				for _, name := range strings.Fields(call.needs) {
+				for name := range strings.FieldsSeq(call.needs) {
 					may = may && strings.Contains(" "+has+" ", " "+name+" ")
 				}
 			}
@@ -57,8 +57,8 @@ func TestScopes(t *testing.T) {
 			if call.method != protocol.MethodTasksResult {
 				continue
 			}
-			if a, ready := r.Ready(t.Context(), from, m.Params); !ready || (a.Scope != "") == may {
-				t.Errorf("%q, ready: %v %s, scope %q", has, ready, a.Error, a.Scope)
+			if waiting, a := r.Result(t.Context(), from, m.Params); waiting != nil || (a.Scope != "") == may {
+				t.Errorf("%q, result: %s, scope %q", has, a.Error, a.Scope)
 			}
 		}
 	}

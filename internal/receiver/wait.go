@@ -58,35 +58,46 @@ func (from *Requestor) listener() engine.Listener {
 	}
 }
 
-// Waiting is a tasks/result call that waits, on a stream that can carry more than its answer.
+// Waiting is a tasks/result call that waits for its task's end.
 type Waiting struct {
-	receiver   *Receiver
-	attendance *engine.Attendance
+	*operation
+	ref        task.Ref
+	attendance *engine.Attendance // set once something is to be sent beside the answer
 }
 
-// Wait begins to wait for the answer to a tasks/result call that Ready could not answer.
-// Close must be called.
-func (r *Receiver) Wait(from *Requestor, params json.RawMessage) *Waiting {
-	ref, _ := refOf(from, params)
-	return &Waiting{receiver: r, attendance: r.engine.Attend(ref.ID, from.listener())}
-}
-
-// Next returns what is to be sent next: a message, or at last the answer, when last is true.
-// Calling it says that the message it returned before was sent. The error is ctx's; Next may
-// be called again after it.
+// Next returns what is to be sent next on a stream that can carry more than the answer: a
+// message, or at last the answer, when last is true. Calling it says that the message it
+// returned before was sent. The error is ctx's; Next may be called again after it.
 func (w *Waiting) Next(ctx context.Context) (m Message, a Answer, last bool, err error) {
+	if w.attendance == nil {
+		w.attendance = w.engine.Attend(w.ref.ID, w.from.listener())
+	}
 	ev, t, err := w.attendance.Next(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		return Message{}, Answer{}, false, err
 	case err != nil || t != nil:
-		return Message{}, w.receiver.result(t, err), true, nil
+		return Message{}, w.result(ctx, t, err), true, nil
 	}
 	return message(ev), Answer{}, false, nil
 }
 
+// Outcome returns the answer alone. The error is ctx's.
+func (w *Waiting) Outcome(ctx context.Context) (Answer, error) {
+	t, err := w.engine.Await(ctx, w.ref)
+	if ctx.Err() != nil {
+		return Answer{}, ctx.Err()
+	}
+	return w.result(ctx, t, err), nil
+}
+
 // Close ends the waiting; the task goes on (GET-5).
-func (w *Waiting) Close() { w.attendance.Close() }
+func (w *Waiting) Close() {
+	if w.attendance != nil {
+		w.attendance.Close()
+	}
+	w.rates.waits.leave(w.who)
+}
 
 // Outlet is a stream that belongs to a session, not to a call.
 type Outlet struct{ outlet *engine.Outlet }
@@ -128,19 +139,24 @@ func Complaint(id string, refused json.RawMessage) Message {
 	return Message{Method: protocol.MethodLogMessage, Params: params}
 }
 
-// Accept takes the response to a question of ours. What is refused is not an answer, or comes
-// too late; an answer that comes twice is fine, and changes nothing.
-func (r *Receiver) Accept(ctx context.Context, from *Requestor, id string, answer task.Outcome) (refused json.RawMessage) {
-	t, err := r.engine.Answer(ctx, from.Principal, id, answer)
+// Accept takes the response to a question of ours. What is refused (ok is false) is not an
+// answer, or comes too late; an answer that comes twice is fine, and changes nothing.
+func (r *Receiver) Accept(ctx context.Context, from *Requestor, id string, answer task.Outcome) (refused Answer, ok bool) {
+	o := r.begin(from, answering)
+	o.task = engine.AskedBy(id)
+	if a, ok := o.admit(ctx); !ok {
+		return a, false
+	}
+	t, err := r.engine.Answer(engine.By(ctx, &from.Caller), from.Principal, id, answer)
 	switch {
 	case err == nil:
-		return nil
+		return Answer{}, true
 	case errors.Is(err, engine.ErrOver):
 		r.engine.Disown(from.listener(), answer)
-		return nil
+		return Answer{}, true
 	case errors.Is(err, task.ErrTerminal):
 		r.engine.Disown(from.listener(), answer)
-		return refuse(protocol.CodeInvalidParams, "The answer comes too late: the task is in terminal status '%s': %s", t.Status, t.StatusMessage).Error
+		return o.invalid(ctx, protocol.CodeInvalidParams, "The answer comes too late: the task is in terminal status '%s': %s", t.Status, t.StatusMessage), false
 	}
-	return r.failed("answer", err).Error
+	return o.failed(ctx, "answer", err), false
 }

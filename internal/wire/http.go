@@ -305,7 +305,7 @@ func (h *handler) answer(w http.ResponseWriter, req *http.Request, m *protocol.M
 	if err != nil {
 		return
 	}
-	h.write(w, a, m.ID)
+	h.write(w, http.StatusOK, a, m.ID)
 }
 
 // accept takes an answer to a question that a task asked.
@@ -319,8 +319,8 @@ func (h *handler) accept(w http.ResponseWriter, req *http.Request, m *protocol.M
 	if answer.Error != nil {
 		answer.Result = nil
 	}
-	if refused := h.receiver.Accept(req.Context(), h.requestor(req, s), id, answer); refused != nil {
-		writeJSON(w, http.StatusBadRequest, protocol.AppendError(nil, m.ID, refused)) // without the id the SDK's client ends its session
+	if refused, ok := h.receiver.Accept(req.Context(), h.requestor(req, s), id, answer); !ok {
+		h.write(w, http.StatusBadRequest, refused, m.ID) // without the id the SDK's client ends its session
 		return
 	}
 	w.WriteHeader(http.StatusAccepted)
@@ -330,20 +330,20 @@ func (h *handler) accept(w http.ResponseWriter, req *http.Request, m *protocol.M
 // stream that is kept open until it is (RES-2), and carries what the task has to say (INP-5).
 // Dropping it loses nothing (GET-5).
 func (h *handler) result(w http.ResponseWriter, req *http.Request, from *receiver.Requestor, m *protocol.Message) {
-	if a, ready := h.receiver.Ready(req.Context(), from, m.Params); ready {
-		h.write(w, a, m.ID)
+	waiting, a := h.receiver.Result(req.Context(), from, m.Params)
+	if waiting == nil {
+		h.write(w, http.StatusOK, a, m.ID)
 		return
 	}
+	defer waiting.Close()
 	ctx, done := h.waits.begin(req.Context(), h.scope(req), m.ID)
 	defer done()
 	if !strings.Contains(strings.Join(req.Header.Values("Accept"), ","), "text/event-stream") {
-		if a, err := h.receiver.Handle(ctx, from, m); err == nil {
-			h.write(w, a, m.ID)
+		if a, err := waiting.Outcome(ctx); err == nil {
+			h.write(w, http.StatusOK, a, m.ID)
 		}
 		return
 	}
-	waiting := h.receiver.Wait(from, m.Params)
-	defer waiting.Close()
 	next := func(patience time.Duration) (receiver.Message, receiver.Answer, bool, error) {
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
@@ -351,7 +351,7 @@ func (h *handler) result(w http.ResponseWriter, req *http.Request, from *receive
 	}
 	message, a, last, err := next(patience)
 	if last {
-		h.write(w, a, m.ID)
+		h.write(w, http.StatusOK, a, m.ID)
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
@@ -378,9 +378,8 @@ func (h *handler) result(w http.ResponseWriter, req *http.Request, from *receive
 	}
 }
 
-// write answers a call.
-func (h *handler) write(w http.ResponseWriter, a receiver.Answer, id json.RawMessage) {
-	status := http.StatusOK
+// write answers a call, with the status given unless the answer says another.
+func (h *handler) write(w http.ResponseWriter, status int, a receiver.Answer, id json.RawMessage) {
 	switch {
 	case a.RetryAfter != 0:
 		status = http.StatusTooManyRequests

@@ -130,8 +130,8 @@ func (c *conn) accept(id string, resp *jsonrpc.Response) {
 		answer = task.Outcome{Error: errorObject(resp.Error)}
 	}
 	c.answers.Go(func() {
-		if refused := c.receiver.Accept(c.ctx, &from, id, answer); refused != nil {
-			_ = c.send(receiver.Complaint(id, refused)) // fails only when nobody reads any more
+		if refused, ok := c.receiver.Accept(c.ctx, &from, id, answer); !ok {
+			_ = c.send(receiver.Complaint(id, refused.Error)) // fails only when nobody reads any more
 		}
 	})
 }
@@ -264,10 +264,10 @@ func (c *conn) answer(ctx context.Context, from *receiver.Requestor, m *protocol
 	if m.Method != protocol.MethodTasksResult {
 		return c.receiver.Handle(ctx, from, m)
 	}
-	if a, ready := c.receiver.Ready(ctx, from, m.Params); ready {
+	waiting, a := c.receiver.Result(ctx, from, m.Params)
+	if waiting == nil {
 		return a, nil
 	}
-	waiting := c.receiver.Wait(from, m.Params)
 	defer waiting.Close()
 	for {
 		message, a, last, err := waiting.Next(ctx)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -23,6 +24,7 @@ type Store struct {
 	keys    map[key]task.Ref
 	expired map[task.Ref]time.Time // until when they are remembered
 	owners  map[string]time.Time   // until when they count as alive
+	usage   map[task.Principal]usage
 }
 
 type key struct {
@@ -39,6 +41,7 @@ func New() *Store {
 		keys:    map[key]task.Ref{},
 		expired: map[task.Ref]time.Time{},
 		owners:  map[string]time.Time{},
+		usage:   map[task.Principal]usage{},
 	}
 }
 
@@ -52,7 +55,7 @@ func (s *Store) lock() (unlock func(), err error) {
 }
 
 // Create implements store.Store.
-func (s *Store) Create(_ context.Context, t *task.Task) (*task.Task, error) {
+func (s *Store) Create(_ context.Context, t *task.Task, q store.Quota) (*task.Task, error) {
 	unlock, err := s.lock()
 	if err != nil {
 		return nil, err
@@ -66,6 +69,11 @@ func (s *Store) Create(_ context.Context, t *task.Task) (*task.Task, error) {
 	if s.tasks[t.Ref] != nil {
 		return nil, fmt.Errorf("task %s exists", t.ID)
 	}
+	used := s.usage[t.Principal].with(t)
+	if err := q.Exceeded(used.tasks, used.bytes); err != nil {
+		return nil, err
+	}
+	s.usage[t.Principal] = used
 	s.tasks[t.Ref] = whole(t)
 	if t.Key != "" {
 		s.keys[key{t.Principal, t.Key}] = t.Ref
@@ -121,6 +129,7 @@ func (s *Store) Update(_ context.Context, t *task.Task) error {
 	next.Request, next.Key, next.CreatedAt = old.Request, old.Key, old.CreatedAt
 	next.Inputs = merged(old.Inputs, t.Inputs)
 	s.tasks[t.Ref] = next
+	s.usage[t.Principal] = s.usage[t.Principal].without(old).with(next)
 	return nil
 }
 
@@ -193,6 +202,7 @@ func (s *Store) Expire(_ context.Context, now time.Time, refs []task.Ref, rememb
 	for _, ref := range refs {
 		if t := s.tasks[ref]; t != nil && t.Expired(now) {
 			delete(s.tasks, ref)
+			s.free(t)
 			delete(s.keys, key{t.Principal, t.Key})
 			s.expired[ref] = remember
 		}
@@ -282,6 +292,9 @@ func (s *Store) Check(context.Context) error {
 		if _, gone := s.expired[ref]; gone {
 			faults = append(faults, fmt.Errorf("task %s is stored and expired", t.ID))
 		}
+	}
+	if stored := s.stored(); !maps.Equal(stored, s.usage) {
+		faults = append(faults, fmt.Errorf("%v is stored, %v is counted", stored, s.usage))
 	}
 	for k, ref := range s.keys {
 		if t := s.tasks[ref]; t == nil || t.Key != k.key || t.Principal != k.principal {

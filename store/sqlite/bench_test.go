@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coatcheck/coatcheck/store"
 	"github.com/coatcheck/coatcheck/store/sqlite"
 	"github.com/coatcheck/coatcheck/task"
 )
@@ -32,7 +33,7 @@ func BenchmarkCreateFinish(b *testing.B) {
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
 			t := working(fmt.Sprint("task-", n.Add(1)))
-			if _, err := s.Create(b.Context(), t); err != nil {
+			if _, err := s.Create(b.Context(), t, store.Quota{}); err != nil {
 				b.Fatal(err)
 			}
 			done, err := t.Finish(task.Outcome{Result: []byte(`{"content":[]}`)}, "done", time.Now())
@@ -49,7 +50,7 @@ func BenchmarkCreateFinish(b *testing.B) {
 func BenchmarkGet(b *testing.B) {
 	s := benchStore(b)
 	for i := range 1000 {
-		if _, err := s.Create(b.Context(), working(fmt.Sprint(i))); err != nil {
+		if _, err := s.Create(b.Context(), working(fmt.Sprint(i)), store.Quota{}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -75,7 +76,7 @@ func BenchmarkUpdate(b *testing.B) {
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		t := working(fmt.Sprint("task-", n.Add(1)))
-		if _, err := s.Create(b.Context(), t); err != nil {
+		if _, err := s.Create(b.Context(), t, store.Quota{}); err != nil {
 			b.Fatal(err)
 		}
 		for pb.Next() {
@@ -94,7 +95,7 @@ func BenchmarkUpdate(b *testing.B) {
 func BenchmarkLoad(b *testing.B) {
 	s := benchStore(b)
 	t := working("silent")
-	if _, err := s.Create(b.Context(), t); err != nil {
+	if _, err := s.Create(b.Context(), t, store.Quota{}); err != nil {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()
@@ -121,7 +122,7 @@ func BenchmarkAskAnswer(b *testing.B) {
 		for pb.Next() {
 			if t == nil || t.Asked == 100 {
 				t = working(fmt.Sprint("task-", n.Add(1)))
-				if _, err := s.Create(b.Context(), t); err != nil {
+				if _, err := s.Create(b.Context(), t, store.Quota{}); err != nil {
 					b.Fatal(err)
 				}
 			}

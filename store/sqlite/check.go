@@ -37,6 +37,14 @@ var invariants = []struct{ name, query string }{
 			AND (status = 'input_required') <> EXISTS (SELECT 1 FROM inputs WHERE ` + ofTask + ` AND answer = 0)`},
 	{"12: answers are of a known kind and have a body, and nothing else has",
 		`SELECT DISTINCT id FROM inputs WHERE answer NOT IN (0, 1, 2, 3) OR (answer <> 0) <> (body IS NOT NULL)`},
+	{"13: usage is what is stored, of each principal (a task of his is named)",
+		`WITH stored AS (SELECT principal, sum(n), sum(bytes) FROM (
+				SELECT principal, 1 AS n, coalesce(octet_length(params), 0) + coalesce(octet_length(body), 0) AS bytes FROM tasks
+				UNION ALL SELECT principal, 0, coalesce(octet_length(params), 0) + coalesce(octet_length(body), 0) FROM inputs
+			) GROUP BY principal),
+			wrong AS (SELECT principal FROM (SELECT * FROM stored EXCEPT SELECT * FROM usage)
+				UNION SELECT principal FROM (SELECT * FROM usage EXCEPT SELECT * FROM stored))
+		SELECT coalesce((SELECT min(id) FROM tasks WHERE tasks.principal = wrong.principal), 'none') FROM wrong`},
 }
 
 // Check implements store.Store.

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coatcheck/coatcheck/store"
 	"github.com/coatcheck/coatcheck/store/sqlite"
 	"github.com/coatcheck/coatcheck/task"
 )
@@ -62,7 +63,7 @@ func TestFileNames(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Chdir(t.TempDir())
 			s := open(t, name)
-			if _, err := s.Create(t.Context(), working("x")); err != nil {
+			if _, err := s.Create(t.Context(), working("x"), store.Quota{}); err != nil {
 				t.Fatal(err)
 			}
 			entries, err := os.ReadDir(".")
@@ -111,7 +112,7 @@ func TestDiskFull(t *testing.T) {
 			for i := range 1000 {
 				tk := working(fmt.Sprintf("%d-%d", w, i))
 				tk.Request.Params = []byte(`"` + strings.Repeat("x", 5000) + `"`)
-				_, err := s.Create(t.Context(), tk)
+				_, err := s.Create(t.Context(), tk, store.Quota{})
 				mu.Lock()
 				if err == nil {
 					made = append(made, tk.Ref)
@@ -141,7 +142,7 @@ func TestDiskFull(t *testing.T) {
 	if err := s.Expire(t.Context(), late, made[:len(made)/2], late); err != nil {
 		t.Errorf("making room: %v", err)
 	}
-	if _, err := s.Create(t.Context(), working("new")); err != nil {
+	if _, err := s.Create(t.Context(), working("new"), store.Quota{}); err != nil {
 		t.Errorf("create when there is room: %v", err)
 	}
 	if err := s.Check(t.Context()); err != nil {
@@ -168,7 +169,7 @@ func TestOpenDB(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := again.Create(t.Context(), working("x")); err != nil {
+	if _, err := again.Create(t.Context(), working("x"), store.Quota{}); err != nil {
 		t.Error(err)
 	}
 	if err := errors.Join(again.Check(t.Context()), again.Close()); err != nil {

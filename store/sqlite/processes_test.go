@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -13,11 +14,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
+	"github.com/coatcheck/coatcheck/store"
 	"github.com/coatcheck/coatcheck/store/sqlite"
 	"github.com/coatcheck/coatcheck/task"
 )
@@ -81,7 +84,24 @@ func child(role, file string) error {
 	case "open":
 		return s.Renew(ctx, fmt.Sprint(os.Getpid()), time.Now())
 	case "create":
-		_, err := s.Create(ctx, working("from-child"))
+		_, err := s.Create(ctx, working("from-child"), store.Quota{})
+		return err
+	case "quota":
+		_, err := io.Copy(io.Discard, os.Stdin) // until all have started
+		var wg sync.WaitGroup
+		var made atomic.Int64
+		for i := range 50 {
+			wg.Go(func() {
+				t := working(fmt.Sprintf("%d-%d", os.Getpid(), i))
+				if _, err := s.Create(ctx, t, store.Quota{Tasks: 50}); err == nil {
+					made.Add(1)
+				} else if !errors.Is(err, store.ErrQuota) {
+					fmt.Fprintln(os.Stderr, err)
+				}
+			})
+		}
+		wg.Wait()
+		fmt.Fprintln(os.Stdout, made.Load())
 		return err
 	case "load":
 		var out sync.Mutex
@@ -95,7 +115,7 @@ func child(role, file string) error {
 			go func() {
 				for i := 0; ; i++ {
 					t := working(fmt.Sprintf("%d-%d-%d", os.Getpid(), w, i))
-					if _, err := s.Create(ctx, t); err != nil {
+					if _, err := s.Create(ctx, t, store.Quota{}); err != nil {
 						failed <- err
 						return
 					}
@@ -129,7 +149,7 @@ func TestChanged(t *testing.T) {
 	}
 	defer s.Close()
 	for i, until := 0, time.Now().Add(200*time.Millisecond); time.Now().Before(until); i++ { // it looks many times
-		if _, err := s.Create(t.Context(), working(fmt.Sprint(i))); err != nil {
+		if _, err := s.Create(t.Context(), working(fmt.Sprint(i)), store.Quota{}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -58,6 +58,46 @@ var migrations = []string{
 		body      BLOB,             -- of the answer
 		UNIQUE (principal, id, key)
 	);`,
+	// 3: what each principal has stored, if anything. The triggers keep count also of what an
+	// earlier program writes that has the file open still.
+	`CREATE TABLE usage (
+		principal TEXT PRIMARY KEY,
+		tasks     INTEGER NOT NULL,
+		bytes     INTEGER NOT NULL -- of params and bodies, of tasks and inputs
+	) WITHOUT ROWID;
+	INSERT INTO usage SELECT principal, sum(n), sum(bytes) FROM (
+		SELECT principal, 1 AS n, coalesce(octet_length(params), 0) + coalesce(octet_length(body), 0) AS bytes FROM tasks
+		UNION ALL SELECT principal, 0, coalesce(octet_length(params), 0) + coalesce(octet_length(body), 0) FROM inputs
+	) GROUP BY principal;
+	CREATE TRIGGER task_stored AFTER INSERT ON tasks BEGIN
+		INSERT INTO usage
+			VALUES (NEW.principal, 1, coalesce(octet_length(NEW.params), 0) + coalesce(octet_length(NEW.body), 0))
+			ON CONFLICT (principal) DO UPDATE SET tasks = tasks + 1, bytes = bytes + excluded.bytes;
+	END;
+	CREATE TRIGGER outcome_stored AFTER UPDATE OF body ON tasks
+	WHEN octet_length(NEW.body) IS NOT octet_length(OLD.body) BEGIN
+		UPDATE usage SET bytes = bytes + coalesce(octet_length(NEW.body), 0) - coalesce(octet_length(OLD.body), 0)
+			WHERE principal = NEW.principal;
+	END;
+	CREATE TRIGGER task_deleted AFTER DELETE ON tasks BEGIN
+		UPDATE usage SET tasks = tasks - 1,
+			bytes = bytes - coalesce(octet_length(OLD.params), 0) - coalesce(octet_length(OLD.body), 0)
+			WHERE principal = OLD.principal;
+		DELETE FROM usage WHERE principal = OLD.principal AND tasks = 0;
+	END;
+	CREATE TRIGGER input_stored AFTER INSERT ON inputs BEGIN
+		UPDATE usage SET bytes = bytes + coalesce(octet_length(NEW.params), 0) + coalesce(octet_length(NEW.body), 0)
+			WHERE principal = NEW.principal;
+	END;
+	CREATE TRIGGER answer_stored AFTER UPDATE OF body ON inputs
+	WHEN octet_length(NEW.body) IS NOT octet_length(OLD.body) BEGIN
+		UPDATE usage SET bytes = bytes + coalesce(octet_length(NEW.body), 0) - coalesce(octet_length(OLD.body), 0)
+			WHERE principal = NEW.principal;
+	END;
+	CREATE TRIGGER input_deleted AFTER DELETE ON inputs BEGIN
+		UPDATE usage SET bytes = bytes - coalesce(octet_length(OLD.params), 0) - coalesce(octet_length(OLD.body), 0)
+			WHERE principal = OLD.principal;
+	END;`,
 }
 
 // migrate brings the database to the current schema. Of several processes that open it at

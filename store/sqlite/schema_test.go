@@ -19,7 +19,7 @@ import (
 
 // currentSchema is the schema this program writes. A new migration adds one to it, and a
 // dump of what the new schema writes to testdata, to stay there for ever.
-const currentSchema = 2
+const currentSchema = 3
 
 func rawDB(t *testing.T, file string) *sql.DB {
 	t.Helper()
@@ -75,6 +75,7 @@ func TestEarlierSchemas(t *testing.T) {
 			if err := s.Check(t.Context()); err != nil {
 				t.Error(err)
 			}
+			bytes := 0
 			for id, want := range map[string]struct {
 				status  task.Status
 				outcome string
@@ -100,6 +101,7 @@ func TestEarlierSchemas(t *testing.T) {
 					t.Errorf("%s: %v", id, err)
 					continue
 				}
+				bytes += len(got.Request.Params)
 				outcome := ""
 				if o := got.Outcome; o != nil {
 					outcome = string(o.Result) + string(o.Error)
@@ -107,13 +109,16 @@ func TestEarlierSchemas(t *testing.T) {
 						t.Errorf("%s: isError %v", id, o.IsError)
 					}
 				}
+				bytes += len(outcome)
 				if got.Status != want.status || outcome != want.outcome || string(got.Request.Params) != `{"name":"x"}` {
 					t.Errorf("%s: %+v with outcome %s", id, got, outcome)
 				}
 				var inputs []string
 				for _, in := range got.Inputs {
+					bytes += len(in.Params)
 					answer := "open"
 					if in.Answer != nil {
+						bytes += len(in.Answer.Result) + len(in.Answer.Error)
 						answer = fmt.Sprintf("%s%s %v", in.Answer.Result, in.Answer.Error, in.Answer.IsError)
 					}
 					inputs = append(inputs, fmt.Sprintf("%s %s %s: %s", in.Key, in.Method, in.Params, answer))
@@ -131,8 +136,18 @@ func TestEarlierSchemas(t *testing.T) {
 			}
 			again := working("again")
 			again.Principal, again.Key = "alice", "k1"
-			if existing, err := s.Create(t.Context(), again); err != nil || existing == nil || existing.ID != "completed" {
+			if existing, err := s.Create(t.Context(), again, store.Quota{}); err != nil || existing == nil || existing.ID != "completed" {
 				t.Errorf("a key: %+v, %v", existing, err)
+			}
+			more := working("more")
+			more.Principal = "alice"
+			if _, err := s.Create(t.Context(), more, store.Quota{Tasks: 6}); !errors.Is(err, store.ErrQuota) {
+				t.Errorf("a seventh task within a quota of 6: %v", err)
+			}
+			var counted [2]int // since schema 3
+			err = rawDB(t, file).QueryRow("SELECT tasks, bytes FROM usage WHERE principal = 'alice'").Scan(&counted[0], &counted[1])
+			if err != nil || counted != [2]int{6, bytes} {
+				t.Errorf("usage %d, %v; want 6 tasks, %d bytes", counted, err, bytes)
 			}
 			lease := time.UnixMilli(1767322810000)
 			for at, want := range map[time.Time]int{lease.Add(-time.Millisecond): 0, lease: 2} {

@@ -39,7 +39,7 @@ func TestTwoStores(t *testing.T) {
 	}
 	first := working("first")
 	first.Key = "k"
-	if _, err := a.Create(t.Context(), first); err != nil {
+	if _, err := a.Create(t.Context(), first, store.Quota{}); err != nil {
 		t.Fatal(err)
 	}
 	awaitChange(t, b)
@@ -48,7 +48,7 @@ func TestTwoStores(t *testing.T) {
 	}
 	again := working("again")
 	again.Key = "k"
-	if existing, err := b.Create(t.Context(), again); err != nil || existing == nil || existing.Ref != first.Ref { // C.8
+	if existing, err := b.Create(t.Context(), again, store.Quota{}); err != nil || existing == nil || existing.Ref != first.Ref { // C.8
 		t.Errorf("the same key in the other store: %+v, %v", existing, err)
 	}
 	if orphans, err := b.Orphans(t.Context(), now, 9); err != nil || len(orphans) != 0 {
@@ -87,7 +87,7 @@ func TestTwoWriters(t *testing.T) {
 				s := stores[w%2]
 				tk := working(fmt.Sprintf("%d-%d", w, i))
 				tk.Key = fmt.Sprint(i)
-				existing, err := s.Create(t.Context(), tk)
+				existing, err := s.Create(t.Context(), tk, store.Quota{})
 				if err != nil {
 					t.Error(err)
 					return
@@ -155,7 +155,7 @@ func TestLocked(t *testing.T) {
 	results := make(chan error, writers)
 	for i := range writers {
 		go func() {
-			_, err := s.Create(context.Background(), working(fmt.Sprint(i)))
+			_, err := s.Create(context.Background(), working(fmt.Sprint(i)), store.Quota{})
 			results <- err
 		}()
 	}
@@ -163,7 +163,7 @@ func TestLocked(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	left := working("left")
-	if _, err := s.Create(ctx, left); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := s.Create(ctx, left, store.Quota{}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a create whose caller left: %v", err)
 	}
 	select {
@@ -192,13 +192,13 @@ func TestCloseWhileLocked(t *testing.T) {
 	results := make(chan error, 4)
 	for i := range cap(results) {
 		go func() {
-			_, err := s.Create(context.Background(), working(fmt.Sprint(i)))
+			_, err := s.Create(context.Background(), working(fmt.Sprint(i)), store.Quota{})
 			results <- err
 		}()
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if _, err := s.Create(ctx, working("left")); !errors.Is(err, context.DeadlineExceeded) { // the writer is at one of them
+	if _, err := s.Create(ctx, working("left"), store.Quota{}); !errors.Is(err, context.DeadlineExceeded) { // the writer is at one of them
 		t.Errorf("a create whose caller left: %v", err)
 	}
 	if err := s.Close(); err != nil {

@@ -18,7 +18,10 @@ const (
 
 	createSQL = `INSERT INTO tasks (principal, id, revision, status, status_message, created_at, updated_at, ttl, expires_at,
 		poll_interval, key, owner, remote, outcome, method, params, body)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+		SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
+		WHERE (?18 <= 0 OR 1 + coalesce((SELECT tasks FROM usage WHERE principal = ?1), 0) <= ?18)
+			AND (?19 <= 0 OR ?20 + coalesce((SELECT bytes FROM usage WHERE principal = ?1), 0) <= ?19)`
+	usageSQL  = `SELECT tasks, bytes FROM usage WHERE principal = ?`
 	byKeySQL  = `SELECT ` + wholeColumns + ` FROM tasks WHERE principal = ? AND key = ?`
 	updateSQL = `UPDATE tasks SET revision = ?, status = ?, status_message = ?, updated_at = ?, ttl = ?, expires_at = ?,
 		poll_interval = ?, asked = ?, owner = ?, remote = ?, outcome = ?, body = ?
@@ -30,8 +33,9 @@ const (
 )
 
 // Create implements store.Store.
-func (s *Store) Create(ctx context.Context, t *task.Task) (*task.Task, error) {
+func (s *Store) Create(ctx context.Context, t *task.Task, q store.Quota) (*task.Task, error) {
 	kind, body := kindOf(t.Outcome)
+	size := int64(len(t.Request.Params) + len(body))
 	var existing *task.Task
 	err := s.submit(ctx, func(ctx context.Context, w *writer) error {
 		var err error
@@ -42,15 +46,31 @@ func (s *Store) Create(ctx context.Context, t *task.Task) (*task.Task, error) {
 			}
 			existing = nil
 		}
-		_, err = w.create.ExecContext(ctx, string(t.Principal), t.ID, t.Revision, string(t.Status), t.StatusMessage,
+		res, err := w.create.ExecContext(ctx, string(t.Principal), t.ID, t.Revision, string(t.Status), t.StatusMessage,
 			t.CreatedAt.UnixMilli(), t.UpdatedAt.UnixMilli(), t.TTL.Milliseconds(), expiresAt(t), t.PollInterval.Milliseconds(),
-			orNull(t.Key), t.Owner, t.Remote, kind, t.Request.Method, []byte(t.Request.Params), body)
-		return err
+			orNull(t.Key), t.Owner, t.Remote, kind, t.Request.Method, []byte(t.Request.Params), body, q.Tasks, q.Bytes, size)
+		if err != nil {
+			return err
+		}
+		if n, err := res.RowsAffected(); err != nil || n == 1 {
+			return err
+		}
+		return w.exceeded(ctx, t.Principal, q, size)
 	})
 	if err != nil {
 		return nil, err
 	}
 	return existing, nil
+}
+
+// exceeded says which bound of a quota a task of a size exceeds.
+func (w *writer) exceeded(ctx context.Context, p task.Principal, q store.Quota, size int64) error {
+	var tasks int
+	var bytes int64
+	if err := w.usage.QueryRowContext(ctx, string(p)).Scan(&tasks, &bytes); err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
+	return q.Exceeded(tasks+1, bytes+size)
 }
 
 // Update implements store.Store.

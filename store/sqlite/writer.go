@@ -26,7 +26,7 @@ type change struct {
 type writer struct {
 	conn *sql.Conn
 	begin, commit, rollback, dataVersion,
-	create, byKey, update, putInput, exists, expire, expireInputs, remember, forget, bury, renew, release *sql.Stmt
+	create, byKey, usage, update, putInput, exists, expire, expireInputs, remember, forget, bury, renew, release *sql.Stmt
 }
 
 func newWriter(ctx context.Context, conn *sql.Conn) (*writer, error) {
@@ -49,6 +49,7 @@ func (w *writer) all() map[**sql.Stmt]string {
 		&w.dataVersion:  "PRAGMA data_version",
 		&w.create:       createSQL,
 		&w.byKey:        byKeySQL,
+		&w.usage:        usageSQL,
 		&w.update:       updateSQL,
 		&w.putInput:     putInputSQL,
 		&w.exists:       existsSQL,
@@ -215,5 +216,6 @@ func (s *Store) transaction(ctx context.Context, w *writer, batch []*change) err
 // returns one of these has changed nothing.
 func reported(err error) bool {
 	return errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrExpired) ||
+		errors.Is(err, store.ErrQuota) ||
 		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }

@@ -120,7 +120,7 @@ func testConcurrentWriters(f *fixture) {
 
 func (f *fixture) raceToCreate(h *history, client int, t *task.Task) {
 	h.record(client, input{ref: t.ID, create: true, update: seenAs(t)}, func() output {
-		existing, err := f.Store.Create(f.Context(), t)
+		existing, err := f.Store.Create(f.Context(), t, store.Quota{})
 		if existing != nil {
 			f.Errorf("a create without a key returned %+v", existing)
 		}
@@ -213,7 +213,7 @@ func testGivenUp(f *fixture) {
 			cancel()
 		})
 		wg.Go(func() {
-			_, createErr := f.Store.Create(ctx, t)
+			_, createErr := f.Store.Create(ctx, t, store.Quota{})
 			updateErr := createErr
 			if createErr == nil {
 				updateErr = f.Store.Update(ctx, done)

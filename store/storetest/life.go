@@ -99,7 +99,7 @@ func testCompareAndSet(f *fixture) {
 	missing := f.made("p")
 	missing.Revision = 2
 	f.wants(f.Store.Update(f.Context(), missing), store.ErrNotFound, "update of what is not there")
-	if _, err := f.Store.Create(f.Context(), one); err == nil {
+	if _, err := f.Store.Create(f.Context(), one, store.Quota{}); err == nil {
 		f.Error("a task was created twice")
 	}
 	f.same(one)
@@ -234,7 +234,7 @@ func testClosed(f *fixture) {
 		f.Fatal(err)
 	}
 	f.closed = true
-	_, err := f.Store.Create(f.Context(), f.made("p"))
+	_, err := f.Store.Create(f.Context(), f.made("p"), store.Quota{})
 	f.wants(err, store.ErrClosed, "create")
 	_, err = f.Store.Get(f.Context(), t.Ref)
 	f.wants(err, store.ErrClosed, "get")

@@ -107,7 +107,7 @@ func testListWhileInserting(f *fixture) {
 	defer wg.Wait()
 	wg.Go(func() {
 		for _, t := range added {
-			if _, err := f.Store.Create(f.Context(), t); err != nil {
+			if _, err := f.Store.Create(f.Context(), t, store.Quota{}); err != nil {
 				f.Error(err)
 			}
 		}
@@ -131,7 +131,7 @@ func testKeys(f *fixture) {
 	f.created(first)
 	again := f.made("p")
 	again.Key = "k"
-	existing, err := f.Store.Create(f.Context(), again)
+	existing, err := f.Store.Create(f.Context(), again, store.Quota{})
 	if err != nil || existing == nil || existing.Ref != first.Ref || string(existing.Request.Params) != string(first.Request.Params) {
 		f.Fatalf("a repeated key: %+v, %v", existing, err)
 	}
@@ -162,7 +162,7 @@ func testConcurrentKeys(f *fixture) {
 	}
 	for _, t := range tasks {
 		wg.Go(func() {
-			existing, err := f.Store.Create(f.Context(), t)
+			existing, err := f.Store.Create(f.Context(), t, store.Quota{})
 			if err != nil {
 				f.Error(err)
 				return

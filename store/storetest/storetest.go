@@ -59,6 +59,12 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		{"InputsExpire", testInputsExpire},
 		{"ConcurrentAnswers", testConcurrentAnswers},
 		{"AnswersOfAll", testAnswersOfAll},
+		{"QuotaBounds", testQuotaBounds},
+		{"QuotaOfWhatIsAdded", testQuotaOfWhatIsAdded},
+		{"QuotaFreed", testQuotaFreed},
+		{"QuotaAndKeys", testQuotaAndKeys},
+		{"QuotaRaces", testQuotaRaces},
+		{"QuotaModel", testQuotaModel},
 		{"ConcurrentWriters", testConcurrentWriters},
 		{"GivenUp", testGivenUp},
 		{"Closed", testClosed},
@@ -110,7 +116,7 @@ func (f *fixture) made(p task.Principal) *task.Task {
 // created stores a task.
 func (f *fixture) created(t *task.Task) *task.Task {
 	f.Helper()
-	if existing, err := f.Store.Create(f.Context(), t); err != nil || existing != nil {
+	if existing, err := f.Store.Create(f.Context(), t, store.Quota{}); err != nil || existing != nil {
 		f.Fatalf("create: %+v, %v", existing, err)
 	}
 	return t
