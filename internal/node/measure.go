@@ -24,6 +24,20 @@ func (n *Node) measure(c *Config) (store.Store, error) {
 	return n.Metrics.Store(n.store), nil
 }
 
+// observe has what is under way measured.
+func (n *Node) observe() error {
+	if n.Metrics == nil {
+		return nil
+	}
+	return n.Metrics.ObserveTasks(func() telemetry.Tasks {
+		live := map[telemetry.Live]int{}
+		for of, count := range n.Engine.Stats().Tasks {
+			live[telemetry.Live(of)] = count
+		}
+		return telemetry.Tasks{Live: live, Waits: n.Receiver.Waits()}
+	})
+}
+
 func (n *Node) unmeasure() {
 	if n.Metrics != nil {
 		n.Metrics.Close()

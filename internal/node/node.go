@@ -123,6 +123,9 @@ func Open(ctx context.Context, c Config) (*Node, error) {
 		PageSize:  c.PageSize,
 		Logger:    c.Logger,
 	})
+	if err := n.observe(); err != nil {
+		return nil, errors.Join(err, n.Close(ctx))
+	}
 	return n, nil
 }
 

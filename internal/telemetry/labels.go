@@ -62,13 +62,15 @@ func (l *labels) attribute(key attribute.Key, value string) []attribute.KeyValue
 	return append(all, key.String(l.bound(value)))
 }
 
-// methods are those that a label may name. Any other is a client's invention.
+// methods are those that a label may name, and what the audit calls the answer to a question.
+// Any other is a client's invention.
 var methods = map[string]struct{}{
 	protocol.MethodInitialize: {}, protocol.MethodToolsList: {}, protocol.MethodToolsCall: {},
 	protocol.MethodTasksGet: {}, protocol.MethodTasksResult: {}, protocol.MethodTasksCancel: {}, protocol.MethodTasksList: {},
 	protocol.MethodElicit: {}, protocol.MethodCreateMessage: {}, protocol.MethodListRoots: {}, protocol.MethodSetLevel: {},
 	protocol.MethodPing: {}, "resources/list": {}, "resources/read": {}, "resources/templates/list": {},
 	"resources/subscribe": {}, "resources/unsubscribe": {}, "prompts/list": {}, "prompts/get": {}, "completion/complete": {},
+	"response": {},
 }
 
 func methodAttribute(method string) []attribute.KeyValue {

@@ -83,7 +83,11 @@ func New(provider metric.MeterProvider, tools ...string) (*Metrics, error) {
 	m.input, errs[6] = m.seconds("coatcheck.task.input.duration", "How long questions to requestors were open.", inputBounds)
 	m.lag, errs[7] = m.seconds("coatcheck.task.expiry.lag", "How late tasks were deleted when their lifetime was over.", lagBounds)
 	m.stored, errs[8] = m.seconds("coatcheck.store.operation.duration", "How long operations of the store took.", storeBounds)
-	return m, errors.Join(errs[:]...)
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, err
+	}
+	m.suspicious.Add(context.Background(), 0) // so that it can be seen to be measured
+	return m, nil
 }
 
 func (m *Metrics) seconds(name, description string, bounds []float64) (metric.Float64Histogram, error) {

@@ -68,6 +68,8 @@ func kindOf(err error) string {
 		return "expired"
 	case errors.Is(err, store.ErrConflict):
 		return "conflict"
+	case errors.Is(err, store.ErrQuota):
+		return "quota"
 	case errors.Is(err, store.ErrClosed):
 		return "closed"
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
@@ -76,9 +78,9 @@ func kindOf(err error) string {
 	return "_OTHER"
 }
 
-func (t *timed) Create(ctx context.Context, created *task.Task) (existing *task.Task, err error) {
+func (t *timed) Create(ctx context.Context, created *task.Task, q store.Quota) (existing *task.Task, err error) {
 	defer func(began time.Time) { t.over(ctx, opCreate, began, err) }(time.Now())
-	return t.Store.Create(ctx, created)
+	return t.Store.Create(ctx, created, q)
 }
 
 func (t *timed) Get(ctx context.Context, ref task.Ref) (_ *task.Task, err error) {
