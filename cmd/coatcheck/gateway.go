@@ -41,6 +41,7 @@ type gatewayCmd struct {
 	AnyHost      bool              `help:"Let requests pass that reach a loopback address under a foreign host name, from a proxy on this machine."`
 	SingleUser   bool              `help:"State that all who reach the HTTP endpoint are one requestor, who may list tasks."`
 	Principal    string            `placeholder:"NAME" help:"Name of the one requestor of --stdio or --single-user. Default: the operating-system user."`
+	auditFlags   `embed:""`
 
 	metricsFlags `embed:""`
 
@@ -127,7 +128,7 @@ func (c *gatewayCmd) config() (gateway.Config, error) {
 			return cfg, fmt.Errorf("%s must be at least 1ms", d.flag)
 		}
 	}
-	return cfg, nil
+	return cfg, c.checkAudit()
 }
 
 // upTo is a flag's value, which must not be above the maximum; its default follows it.
@@ -192,6 +193,12 @@ func (c *gatewayCmd) Run(std streams) error {
 		return err
 	}
 	cfg.Logger = slog.New(slog.NewTextHandler(std.err, nil))
+	sink, auditLog, err := c.openAudit(cfg.Logger)
+	if err != nil {
+		return err
+	}
+	defer auditLog.Close()
+	cfg.Audit = sink
 	cfg.Ready = func(address string) { ready(std.err, address) }
 	cfg.MetricsReady = func(address string) { metricsReady(std.err, address) }
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
