@@ -43,6 +43,8 @@ type gatewayCmd struct {
 	Principal    string            `placeholder:"NAME" help:"Name of the one requestor of --stdio or --single-user. Default: the operating-system user."`
 	auditFlags   `embed:""`
 
+	metricsFlags `embed:""`
+
 	dashed int // how many positional arguments follow a "--"; -1 without one
 }
 
@@ -91,6 +93,9 @@ func (c *gatewayCmd) config() (gateway.Config, error) {
 	}
 	if cfg.Principal != "" && !c.Stdio && !cfg.SingleUser {
 		return cfg, errors.New("--principal names the one requestor there is: add --stdio or --single-user")
+	}
+	if err := c.applyMetrics(&cfg); err != nil {
+		return cfg, err
 	}
 	if err := checkStore("--store", cfg.Store); err != nil {
 		return cfg, err
@@ -195,12 +200,16 @@ func (c *gatewayCmd) Run(std streams) error {
 	defer auditLog.Close()
 	cfg.Audit = sink
 	cfg.Ready = func(address string) { ready(std.err, address) }
+	cfg.MetricsReady = func(address string) { metricsReady(std.err, address) }
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	err = gateway.Serve(ctx, cfg)
 	var failed *net.OpError
 	if errors.As(err, &failed) && failed.Op == "listen" {
+		if errors.Is(err, gateway.ErrMetrics) {
+			return listenError(cfg.Metrics, "--metrics", failed)
+		}
 		return listenError(cfg.Listen, "--listen", failed)
 	}
 	return err

@@ -13,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/coatcheck/coatcheck/protocol"
+	"github.com/coatcheck/coatcheck/task"
 )
 
 // processSession bridges one HTTP session and one process. The HTTP side is the SDK's
@@ -24,6 +25,7 @@ type processSession struct {
 	back      mcp.Connection // the process
 	idle      time.Duration
 	forget    func()
+	owner     task.Principal
 
 	ctx   context.Context // of the session
 	stop  context.CancelFunc

@@ -18,6 +18,7 @@ import (
 
 	"github.com/coatcheck/coatcheck/internal/session"
 	"github.com/coatcheck/coatcheck/protocol"
+	"github.com/coatcheck/coatcheck/task"
 )
 
 const (
@@ -31,14 +32,16 @@ type processes struct {
 	command func() *exec.Cmd
 	idle    time.Duration // after which a session without requests ends
 	log     *slog.Logger
+	// principal returns whose request it is: only who began a session has it (SEC-1).
+	principal func(*http.Request) (task.Principal, bool)
 
 	mu     sync.Mutex
 	byID   map[string]*processSession
 	closed bool
 }
 
-func newProcesses(command func() *exec.Cmd, idle time.Duration, log *slog.Logger) *processes {
-	return &processes{command: command, idle: idle, log: log, byID: map[string]*processSession{}}
+func newProcesses(command func() *exec.Cmd, idle time.Duration, principal func(*http.Request) (task.Principal, bool), log *slog.Logger) *processes {
+	return &processes{command: command, idle: idle, principal: principal, log: log, byID: map[string]*processSession{}}
 }
 
 // Close ends all sessions and their processes.
@@ -58,16 +61,27 @@ func (p *processes) Close() {
 	}
 }
 
+// count returns how many sessions live.
+func (p *processes) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.byID)
+}
+
 func (p *processes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	id := req.Header.Get(sessionHeader)
+	who, _ := p.principal(req)
 	p.mu.Lock()
 	s := p.byID[id]
 	p.mu.Unlock()
+	if s != nil && s.owner != who {
+		s = nil
+	}
 	switch {
 	case id != "" && s == nil:
 		http.Error(w, "session not found", http.StatusNotFound)
 	case req.Method == http.MethodPost:
-		p.post(w, req, s)
+		p.post(w, req, s, who)
 	case req.Method == http.MethodGet && s != nil:
 		if !strings.Contains(strings.Join(req.Header.Values("Accept"), ","), "text/event-stream") {
 			http.Error(w, "Accept must contain 'text/event-stream' for GET requests", http.StatusBadRequest)
@@ -85,7 +99,7 @@ func (p *processes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-func (p *processes) post(w http.ResponseWriter, req *http.Request, s *processSession) {
+func (p *processes) post(w http.ResponseWriter, req *http.Request, s *processSession, who task.Principal) {
 	if media, _, err := mime.ParseMediaType(req.Header.Get("Content-Type")); err != nil || media != "application/json" {
 		http.Error(w, "Content-Type must be 'application/json'", http.StatusUnsupportedMediaType)
 		return
@@ -111,7 +125,7 @@ func (p *processes) post(w http.ResponseWriter, req *http.Request, s *processSes
 		writeError(w, http.StatusBadRequest, m.ID, protocol.CodeInvalidRequest, "Bad Request: the first request of a session must be initialize")
 		return
 	case s == nil:
-		if s, err = p.start(req.Context()); err != nil {
+		if s, err = p.start(req.Context(), who); err != nil {
 			p.log.Error("starting a server process failed", "error", err)
 			writeError(w, http.StatusBadGateway, m.ID, protocol.CodeInternalError, "the server process cannot be started")
 			return
@@ -121,8 +135,8 @@ func (p *processes) post(w http.ResponseWriter, req *http.Request, s *processSes
 	s.post(w, req, m, body)
 }
 
-// start begins a session with a new process.
-func (p *processes) start(ctx context.Context) (*processSession, error) {
+// start begins a principal's session with a new process.
+func (p *processes) start(ctx context.Context, owner task.Principal) (*processSession, error) {
 	back, err := session.CommandTransport(p.command()).Connect(context.WithoutCancel(ctx))
 	if err != nil {
 		return nil, err
@@ -133,6 +147,7 @@ func (p *processes) start(ctx context.Context) (*processSession, error) {
 		return nil, errors.Join(err, back.Close())
 	}
 	s := newProcessSession(transport, front, back, p.idle, func() { p.forget(transport.SessionID) })
+	s.owner = owner
 	p.mu.Lock()
 	closed := p.closed
 	if !closed {
