@@ -3,12 +3,16 @@ package gateway
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"strings"
 
+	"github.com/coatcheck/coatcheck/internal/session"
 	"github.com/coatcheck/coatcheck/protocol"
 )
 
@@ -17,12 +21,24 @@ import (
 func newProxy(endpoint string, transport http.RoundTripper, log *slog.Logger) (http.Handler, error) {
 	target, err := url.Parse(endpoint)
 	if err != nil {
-		return nil, err
+		return nil, errors.New("the URL of the server is malformed") // not which: it may have secrets
 	}
+	server := session.WithoutSecrets(target).String()
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			u := *target
 			r.Out.URL, r.Out.Host = &u, target.Host
+			if user := target.User; user != nil {
+				password, _ := user.Password()
+				r.Out.SetBasicAuth(user.Username(), password)
+			}
+			// That a page may ask was seen to here: the server behind knows neither its origin nor ours.
+			r.Out.Header.Del("Origin")
+			maps.DeleteFunc(r.Out.Header, func(name string, _ []string) bool { return strings.HasPrefix(name, "Sec-Fetch-") })
+		},
+		ModifyResponse: func(resp *http.Response) error { // who may read the answer is also said here
+			maps.DeleteFunc(resp.Header, func(name string, _ []string) bool { return strings.HasPrefix(name, "Access-Control-") })
+			return nil
 		},
 		Transport:     transport,
 		FlushInterval: -1, // events are passed on as they come
@@ -31,7 +47,7 @@ func newProxy(endpoint string, transport http.RoundTripper, log *slog.Logger) (h
 			if req.Context().Err() != nil {
 				return // the client went away
 			}
-			log.Warn("the server cannot be reached", "url", endpoint, "error", err)
+			log.Warn("the server cannot be reached", "url", server, "error", err)
 			writeError(w, http.StatusBadGateway, idOf(req.Context()), protocol.CodeInternalError, "the server behind the gateway cannot be reached")
 		},
 	}

@@ -4,6 +4,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"golang.org/x/net/netutil"
 
 	"github.com/coatcheck/coatcheck/audit"
 	"github.com/coatcheck/coatcheck/internal/engine"
@@ -48,6 +50,7 @@ type Config struct {
 
 	AnyHost    bool           // see wire.HTTPOptions
 	SingleUser bool           // all HTTP requestors are one
+	Guard      Guard          // of the HTTP endpoint
 	Principal  task.Principal // its name, and that of the stdio requestor; default the OS user
 
 	Limits *limit.Policy // default those of package limit
@@ -76,9 +79,16 @@ func Serve(ctx context.Context, c Config) error {
 	if c.SessionIdle <= 0 {
 		c.SessionIdle = 30 * time.Minute
 	}
+	c.Guard.setDefaults()
 	var listener net.Listener
+	var certificates *tls.Config
 	if c.Stdio == nil {
 		var err error
+		if c.Guard.TLS != nil {
+			if certificates, err = c.Guard.TLS.serverConfig(c.Guard.Times.Files, c.Logger); err != nil {
+				return err
+			}
+		}
 		if listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", c.Listen); err != nil {
 			return err
 		}
@@ -115,7 +125,7 @@ func Serve(ctx context.Context, c Config) error {
 		err = c.serveStdio(ctx, n)
 		return errors.Join(err, n.Close(context.WithoutCancel(ctx)), server.Close())
 	}
-	return errors.Join(c.serveHTTP(ctx, n, listener), server.Close())
+	return errors.Join(c.serveHTTP(ctx, n, listener, certificates), server.Close())
 }
 
 // server is where tasks run.
@@ -148,7 +158,11 @@ func (c *Config) serveStdio(ctx context.Context, n *node.Node) error {
 	return bridge(ctx, front, back)
 }
 
-func (c *Config) serveHTTP(ctx context.Context, n *node.Node, listener net.Listener) error {
+func (c *Config) serveHTTP(ctx context.Context, n *node.Node, listener net.Listener, certificates *tls.Config) error {
+	opts := &wire.HTTPOptions{Principal: wire.TokenPrincipal, AnyHost: true} // the guard looks at the host
+	if c.SingleUser {
+		opts.Principal = func(*http.Request) (task.Principal, bool) { return c.Principal, true }
+	}
 	var inner http.Handler
 	if c.URL != "" {
 		var err error
@@ -156,23 +170,28 @@ func (c *Config) serveHTTP(ctx context.Context, n *node.Node, listener net.Liste
 			return errors.Join(err, n.Close(ctx))
 		}
 	} else {
-		sessions := newProcesses(c.process, c.SessionIdle, c.Logger)
+		sessions := newProcesses(c.process, c.SessionIdle, newPlaces(c.Guard.Sessions), c.holders(opts.Principal), c.Logger)
 		defer sessions.Close()
 		inner = sessions
 	}
-	opts := &wire.HTTPOptions{AnyHost: c.AnyHost}
-	if c.SingleUser {
-		opts.Principal = func(*http.Request) (task.Principal, bool) { return c.Principal, true }
-	}
-	mux := http.NewServeMux()
-	mux.Handle("/mcp", wire.Handler(inner, n.Receiver, opts))
 	web := &http.Server{
-		Handler:           mux,
-		ReadHeaderTimeout: 10 * time.Second,
+		Handler:           c.handler(inner, n.Receiver, opts),
+		TLSConfig:         certificates,
+		ReadHeaderTimeout: c.Guard.Times.Header,
+		IdleTimeout:       c.Guard.Times.Idle,
+		MaxHeaderBytes:    maxHeader,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: streams, WriteByteTimeout: c.Guard.Times.Write},
 		ErrorLog:          slog.NewLogLogger(c.Logger.Handler(), slog.LevelDebug),
 	}
+	listener = netutil.LimitListener(listener, c.Guard.Connections)
 	served := make(chan error, 1)
-	go func() { served <- web.Serve(listener) }()
+	go func() {
+		if certificates != nil {
+			served <- web.ServeTLS(listener, "", "")
+		} else {
+			served <- web.Serve(listener)
+		}
+	}()
 	if c.Ready != nil {
 		c.Ready(listener.Addr().String())
 	}
@@ -190,4 +209,11 @@ func (c *Config) serveHTTP(ctx context.Context, n *node.Node, listener net.Liste
 		_ = web.Close() // streams that wait for nothing, such as GET
 	}
 	return err
+}
+
+// handler is everything that the endpoint serves.
+func (c *Config) handler(inner http.Handler, r *receiver.Receiver, opts *wire.HTTPOptions) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/mcp", wire.Handler(inner, r, opts))
+	return &guarded{Guard: c.Guard, anyHost: c.AnyHost, inner: mux}
 }
