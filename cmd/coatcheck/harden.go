@@ -25,7 +25,7 @@ type guardFlags struct {
 func (f *guardFlags) guard(stdio bool) (gateway.Guard, error) {
 	g := gateway.Guard{Hosts: f.AllowHost, Connections: f.MaxConnections, Sessions: f.MaxSessions}
 	if stdio && (len(f.AllowOrigin) > 0 || len(f.AllowHost) > 0 || f.TLSCert+f.TLSKey+f.TLSClientCA+f.TLSMin != "") {
-		return g, errors.New("--stdio has no endpoint for --allow-origin, --allow-host or --tls-...")
+		return g, errors.New("--stdio has no endpoint for --allow-origin, --allow-host or TLS")
 	}
 	for _, text := range f.AllowOrigin {
 		origin, err := gateway.ParseOrigin(text)

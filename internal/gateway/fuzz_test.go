@@ -69,7 +69,9 @@ func FuzzRequest(f *testing.F) {
 	c.Guard.setDefaults()
 	endpoint := c.handler(http.HandlerFunc(someServer), n.Receiver, &wire.HTTPOptions{
 		AnyHost: true, MaxBody: 4 << 10,
-		Principal: func(req *http.Request) (task.Principal, bool) { return task.Principal(req.Header.Get("Who")), req.Header.Get("Who") != "" },
+		Principal: func(req *http.Request) (task.Principal, bool) {
+			return task.Principal(req.Header.Get("Who")), req.Header.Get("Who") != ""
+		},
 	})
 
 	usual := "Host: h\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"

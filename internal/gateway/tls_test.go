@@ -125,15 +125,15 @@ func TestTLSVersions(t *testing.T) {
 		if version != tc.want || (err == nil) != (tc.want != 0) {
 			t.Errorf("%+v: %x, %v", tc, version, err)
 		}
-		clear := &http.Transport{}
+		plain := &http.Transport{}
 		req, _ := http.NewRequest(http.MethodGet, "http"+strings.TrimPrefix(url, "https"), nil)
-		if resp, err := clear.RoundTrip(req); err == nil {
+		if resp, err := plain.RoundTrip(req); err == nil {
 			_ = resp.Body.Close()
 			if resp.StatusCode != http.StatusBadRequest || resp.TLS != nil {
 				t.Errorf("in the clear: %d", resp.StatusCode)
 			}
 		}
-		clear.CloseIdleConnections()
+		plain.CloseIdleConnections()
 	}
 }
 
