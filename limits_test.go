@@ -146,6 +146,43 @@ func TestLimitsOfATool(t *testing.T) {
 	})
 }
 
+// RSC-1: what is stored is bounded, too, of each requestor; what has expired makes room.
+func TestStoredTasksAreBounded(t *testing.T) {
+	s := settings{Limits: &coatcheck.Limits{Tasks: 3, Creates: coatcheck.Rate{PerSecond: coatcheck.NoLimit}}, Retention: -1}
+	onEveryFace(t, s, func(t *testing.T, connect func(string) *peer) {
+		p, other := connect("alice"), connect("bob")
+		p.create(`{"name":"echo","task":{"ttl":1000}}`)
+		keyed := p.create(`{"name":"echo","task":{},"_meta":{"coatcheck/idempotency-key":"k"}}`)
+		p.create(`{"name":"echo","task":{}}`)
+		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+			r := p.call("tools/call", `{"name":"echo","task":{}}`)
+			if r.Error == nil {
+				break // the first has expired
+			}
+			if wantLimit(t, p, r, "tasks", false); time.Now().After(deadline) {
+				t.Fatal("no room, though one has expired")
+			}
+			if again := p.create(`{"name":"echo","task":{},"_meta":{"coatcheck/idempotency-key":"k"}}`); again.TaskID != keyed.TaskID { // C.8
+				t.Error("a repeat is another task")
+			}
+		}
+		other.create(`{"name":"echo","task":{}}`)
+	})
+}
+
+func TestStoredBytesAreBounded(t *testing.T) {
+	onEveryFace(t, settings{Limits: &coatcheck.Limits{Bytes: 6 << 20}}, func(t *testing.T, connect func(string) *peer) {
+		p := connect("alice")
+		for range 2 { // the second begins below the bound, and ends above it
+			created := p.create(`{"name":"big","task":{}}`)
+			if r := p.call("tasks/result", idParams(created.TaskID)); len(r.Result) < 5<<20 { // RES-1
+				t.Fatalf("%d bytes, %v", len(r.Result), r.Error)
+			}
+		}
+		wantLimit(t, p, p.call("tools/call", `{"name":"echo","task":{}}`), "bytes", false)
+	})
+}
+
 // RSC-2
 func TestMaxTTLOfAPrincipal(t *testing.T) {
 	onEveryFace(t, settings{Limits: &coatcheck.Limits{MaxTTL: 2 * time.Hour}}, func(t *testing.T, connect func(string) *peer) {

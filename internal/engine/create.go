@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -69,13 +70,16 @@ func (e *Engine) Create(ctx context.Context, c Creation) (*task.Task, error) {
 		e.leave(l)
 		return nil, ErrShutdown
 	}
-	existing, err := e.store.Create(context.WithoutCancel(ctx), t, store.Quota{})
+	existing, err := e.store.Create(context.WithoutCancel(ctx), t, store.Quota{Tasks: l.limits.Tasks, Bytes: l.limits.Bytes})
 	if err != nil || existing != nil {
 		e.endLocked(l, nil, nil)
 	}
 	l.mu.Unlock()
 	if err != nil || existing != nil {
 		e.runs.Done()
+		if full, ok := errors.AsType[*store.QuotaError](err); ok {
+			return nil, &LimitError{Limit: full.Limit, RetryAfter: -1, Message: "As many tasks, or bytes of them, are stored as may be: wait until some expire"}
+		}
 		if err != nil {
 			return nil, fmt.Errorf("storing a task: %w", err)
 		}

@@ -5,7 +5,6 @@ import (
 	"sync"
 
 	"github.com/coatcheck/coatcheck/internal/wire"
-	"github.com/coatcheck/coatcheck/task"
 )
 
 // places bounds the HTTP sessions that have a process: in all, and to a quarter of that those
@@ -45,15 +44,15 @@ func (p *places) give(holder string) {
 
 // holders returns who holds the session that a request begins: its principal if it has one of
 // its own, else its address, unless that is this machine's.
-func (c *Config) holders(who func(*http.Request) (task.Principal, bool)) func(*http.Request) string {
+func (c *Config) holders(opts *wire.HTTPOptions) func(*http.Request) string {
 	return func(req *http.Request) string {
 		if c.SingleUser {
 			return ""
 		}
-		if p, identified := who(req); identified {
+		if p, identified := opts.Principal(req); identified {
 			return "principal " + string(p)
 		}
-		if host := wire.RemoteHost(req); !wire.IsLoopback(host) {
+		if host := opts.Address(req); !wire.IsLoopback(host) {
 			return "address " + host
 		}
 		return ""

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/coatcheck/coatcheck/internal/wire"
 	"github.com/coatcheck/coatcheck/protocol"
 	"github.com/coatcheck/coatcheck/task"
 )
@@ -48,9 +49,9 @@ func TestPlaces(t *testing.T) {
 
 // Who holds a session is who is known to.
 func TestHolders(t *testing.T) {
-	known := func(req *http.Request) (task.Principal, bool) {
+	opts := &wire.HTTPOptions{Address: wire.RemoteHost, Principal: func(req *http.Request) (task.Principal, bool) {
 		return task.Principal(req.Header.Get("Who")), req.Header.Get("Who") != ""
-	}
+	}}
 	for _, tc := range []struct{ who, from, want string }{
 		{"a", "192.0.2.1:5", "principal a"}, {"a", "127.0.0.1:5", "principal a"}, {"", "192.0.2.1:5", "address 192.0.2.1"},
 		{"", "127.0.0.1:5", ""}, {"", "[::1]:5", ""},
@@ -58,10 +59,10 @@ func TestHolders(t *testing.T) {
 		req := httptest.NewRequest(http.MethodPost, "/mcp", nil)
 		req.RemoteAddr = tc.from
 		req.Header.Set("Who", tc.who)
-		if got := new(Config).holders(known)(req); got != tc.want {
+		if got := new(Config).holders(opts)(req); got != tc.want {
 			t.Errorf("%+v: %q", tc, got)
 		}
-		if got := (&Config{SingleUser: true}).holders(known)(req); got != "" {
+		if got := (&Config{SingleUser: true}).holders(opts)(req); got != "" {
 			t.Errorf("a single user is %q", got)
 		}
 	}

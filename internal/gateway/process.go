@@ -13,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/coatcheck/coatcheck/protocol"
+	"github.com/coatcheck/coatcheck/task"
 )
 
 // processSession bridges one HTTP session and one process. The HTTP side is the SDK's
@@ -25,6 +26,7 @@ type processSession struct {
 	idle      time.Duration
 	forget    func() // called when the session ends
 	gone      func() // called when the process has ended
+	owner     task.Principal
 
 	ctx   context.Context // of the session
 	stop  context.CancelFunc

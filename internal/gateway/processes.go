@@ -20,6 +20,7 @@ import (
 
 	"github.com/coatcheck/coatcheck/internal/session"
 	"github.com/coatcheck/coatcheck/protocol"
+	"github.com/coatcheck/coatcheck/task"
 )
 
 const (
@@ -35,14 +36,16 @@ type processes struct {
 	places  *places
 	holder  func(*http.Request) string // of a session's place
 	log     *slog.Logger
+	// principal returns whose request it is: only who began a session has it (SEC-1).
+	principal func(*http.Request) (task.Principal, bool)
 
 	mu     sync.Mutex
 	byID   map[string]*processSession
 	closed bool
 }
 
-func newProcesses(command func() *exec.Cmd, idle time.Duration, places *places, holder func(*http.Request) string, log *slog.Logger) *processes {
-	return &processes{command: command, idle: idle, places: places, holder: holder, log: log, byID: map[string]*processSession{}}
+func newProcesses(command func() *exec.Cmd, idle time.Duration, places *places, holder func(*http.Request) string, principal func(*http.Request) (task.Principal, bool), log *slog.Logger) *processes {
+	return &processes{command: command, idle: idle, places: places, holder: holder, principal: principal, log: log, byID: map[string]*processSession{}}
 }
 
 // Close ends all sessions and their processes.
@@ -62,16 +65,27 @@ func (p *processes) Close() {
 	}
 }
 
+// count returns how many sessions live.
+func (p *processes) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.byID)
+}
+
 func (p *processes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	id := req.Header.Get(sessionHeader)
+	who, _ := p.principal(req)
 	p.mu.Lock()
 	s := p.byID[id]
 	p.mu.Unlock()
+	if s != nil && s.owner != who {
+		s = nil
+	}
 	switch {
 	case id != "" && s == nil:
 		http.Error(w, "session not found", http.StatusNotFound)
 	case req.Method == http.MethodPost:
-		p.post(w, req, s)
+		p.post(w, req, s, who)
 	case req.Method == http.MethodGet && s != nil:
 		if !strings.Contains(strings.Join(req.Header.Values("Accept"), ","), "text/event-stream") {
 			http.Error(w, "Accept must contain 'text/event-stream' for GET requests", http.StatusBadRequest)
@@ -89,7 +103,7 @@ func (p *processes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-func (p *processes) post(w http.ResponseWriter, req *http.Request, s *processSession) {
+func (p *processes) post(w http.ResponseWriter, req *http.Request, s *processSession, who task.Principal) {
 	if media, _, err := mime.ParseMediaType(req.Header.Get("Content-Type")); err != nil || media != "application/json" {
 		http.Error(w, "Content-Type must be 'application/json'", http.StatusUnsupportedMediaType)
 		return
@@ -120,7 +134,7 @@ func (p *processes) post(w http.ResponseWriter, req *http.Request, s *processSes
 			refuseSession(w, m.ID)
 			return
 		}
-		if s, err = p.start(req.Context(), func() { p.places.give(holder) }); err != nil {
+		if s, err = p.start(req.Context(), who, func() { p.places.give(holder) }); err != nil {
 			p.log.Error("starting a server process failed", "error", err)
 			writeError(w, http.StatusBadGateway, m.ID, protocol.CodeInternalError, "the server process cannot be started")
 			return
@@ -143,9 +157,9 @@ func refuseSession(w http.ResponseWriter, id []byte) {
 	_, _ = w.Write(protocol.AppendError(nil, id, refused.JSON()))
 }
 
-// start begins a session with a new process. gone is called when the process has ended, or
-// there will be none.
-func (p *processes) start(ctx context.Context, gone func()) (*processSession, error) {
+// start begins a principal's session with a new process. gone is called when the process has
+// ended, or there will be none.
+func (p *processes) start(ctx context.Context, owner task.Principal, gone func()) (*processSession, error) {
 	back, err := session.CommandTransport(p.command()).Connect(context.WithoutCancel(ctx))
 	if err != nil {
 		gone()
@@ -158,6 +172,7 @@ func (p *processes) start(ctx context.Context, gone func()) (*processSession, er
 		return nil, errors.Join(err, back.Close())
 	}
 	s := newProcessSession(transport, front, back, p.idle, func() { p.forget(transport.SessionID) }, gone)
+	s.owner = owner
 	p.mu.Lock()
 	closed := p.closed
 	if !closed {

@@ -17,8 +17,8 @@ import (
 )
 
 // newProxy returns a handler that hands every request on to the server at endpoint, whatever
-// the request's own path, byte for byte and stream by stream.
-func newProxy(endpoint string, transport http.RoundTripper, log *slog.Logger) (http.Handler, error) {
+// the request's own path, byte for byte and stream by stream, but for the headers withheld.
+func newProxy(endpoint string, transport http.RoundTripper, withheld []string, log *slog.Logger) (http.Handler, error) {
 	target, err := url.Parse(endpoint)
 	if err != nil {
 		return nil, errors.New("the URL of the server is malformed") // not which: it may have secrets
@@ -28,6 +28,9 @@ func newProxy(endpoint string, transport http.RoundTripper, log *slog.Logger) (h
 		Rewrite: func(r *httputil.ProxyRequest) {
 			u := *target
 			r.Out.URL, r.Out.Host = &u, target.Host
+			for _, name := range withheld {
+				r.Out.Header.Del(name)
+			}
 			if user := target.User; user != nil {
 				password, _ := user.Password()
 				r.Out.SetBasicAuth(user.Username(), password)
@@ -36,8 +39,15 @@ func newProxy(endpoint string, transport http.RoundTripper, log *slog.Logger) (h
 			r.Out.Header.Del("Origin")
 			maps.DeleteFunc(r.Out.Header, func(name string, _ []string) bool { return strings.HasPrefix(name, "Sec-Fetch-") })
 		},
-		ModifyResponse: func(resp *http.Response) error { // who may read the answer is also said here
+		ModifyResponse: func(resp *http.Response) error {
+			// Who may read the answer is also said here.
 			maps.DeleteFunc(resp.Header, func(name string, _ []string) bool { return strings.HasPrefix(name, "Access-Control-") })
+			if len(withheld) > 0 { // it is the gateway's authorization that does not suffice
+				resp.Header.Del("Www-Authenticate")
+				if resp.StatusCode == http.StatusUnauthorized {
+					return errUnauthorized
+				}
+			}
 			return nil
 		},
 		Transport:     transport,
@@ -48,6 +58,10 @@ func newProxy(endpoint string, transport http.RoundTripper, log *slog.Logger) (h
 				return // the client went away
 			}
 			log.Warn("the server cannot be reached", "url", server, "error", err)
+			if errors.Is(err, errUnauthorized) {
+				writeError(w, http.StatusBadGateway, idOf(req.Context()), protocol.CodeInternalError, "the server behind the gateway refused the gateway's authorization")
+				return
+			}
 			writeError(w, http.StatusBadGateway, idOf(req.Context()), protocol.CodeInternalError, "the server behind the gateway cannot be reached")
 		},
 	}
@@ -64,6 +78,9 @@ func newProxy(endpoint string, transport http.RoundTripper, log *slog.Logger) (h
 		proxy.ServeHTTP(w, req)
 	}), nil
 }
+
+// errUnauthorized: the server does not accept the gateway's token, or wants one.
+var errUnauthorized = errors.New("401 Unauthorized")
 
 // bodyKey is where a request's context has its body, for the answer if sending it fails.
 type bodyKey struct{}

@@ -13,9 +13,12 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/net/netutil"
 
 	"github.com/coatcheck/coatcheck/audit"
+	"github.com/coatcheck/coatcheck/internal/authn"
 	"github.com/coatcheck/coatcheck/internal/engine"
 	"github.com/coatcheck/coatcheck/internal/limit"
 	"github.com/coatcheck/coatcheck/internal/node"
@@ -53,8 +56,22 @@ type Config struct {
 	Guard      Guard          // of the HTTP endpoint
 	Principal  task.Principal // its name, and that of the stdio requestor; default the OS user
 
+	Auth     authn.Config                  // who the HTTP requestors are; default nobody in particular
+	Scopes   map[receiver.Operation]string // see receiver.Options
+	Insecure bool                          // serve everybody who can reach Listen, and trust keys that come over http
+	// UpstreamToken is what authorization the server at URL is shown: CallersToken, the default
+	// without Auth; NoToken, the default with it; or that of the file named so, which holds a
+	// bearer token of the gateway's own.
+	UpstreamToken string
+
 	Limits *limit.Policy // default those of package limit
 	Audit  audit.Sink    // takes the events of tasks; default none
+
+	Metrics      string               // address to serve /metrics, /livez and /readyz on; default none
+	MetricsReady func(address string) // called when they can be reached
+	// MeterProvider measures tasks and the store, where Metrics does not. Default: none.
+	MeterProvider  metric.MeterProvider
+	TracerProvider trace.TracerProvider // of the spans of tasks; default none
 
 	Logger *slog.Logger         // default: discards
 	Ready  func(address string) // called when the HTTP endpoint can be reached
@@ -82,6 +99,7 @@ func Serve(ctx context.Context, c Config) error {
 	c.Guard.setDefaults()
 	var listener net.Listener
 	var certificates *tls.Config
+	var guard *authn.Guard
 	if c.Stdio == nil {
 		var err error
 		if c.Guard.TLS != nil {
@@ -93,8 +111,24 @@ func Serve(ctx context.Context, c Config) error {
 			return err
 		}
 		defer listener.Close()
+		if guard, err = c.guard(listener); err != nil {
+			return err
+		}
 	}
-	server, err := c.server()
+	web, err := c.web()
+	if err != nil {
+		return err
+	}
+	ops, err := c.ops(ctx)
+	if err != nil {
+		return err
+	}
+	defer ops.close()
+	defer context.AfterFunc(ctx, ops.stop)()
+	if ops != nil {
+		c.MeterProvider = ops.provider
+	}
+	server, err := c.server(web)
 	if err != nil {
 		return err
 	}
@@ -111,9 +145,13 @@ func Serve(ctx context.Context, c Config) error {
 		MinRetention: c.MinRetention,
 		PollInterval: c.PollInterval,
 		Grace:        grace,
+		Scopes:       c.Scopes,
 		Limits:       c.Limits,
 		Audit:        c.Audit,
 		Logger:       c.Logger,
+
+		MeterProvider:  c.MeterProvider,
+		TracerProvider: c.TracerProvider,
 
 		PushInput:             c.PushInput,
 		NoStatusNotifications: c.NoStatusNotifications,
@@ -121,11 +159,16 @@ func Serve(ctx context.Context, c Config) error {
 	if err != nil {
 		return errors.Join(err, server.Close())
 	}
+	if err := measure(n, server); err != nil {
+		return errors.Join(err, n.Close(ctx), server.Close())
+	}
+	ops.started(n)
 	if c.Stdio != nil {
-		err = c.serveStdio(ctx, n)
+		err = c.serveStdio(ctx, n, web)
+		ops.stop()
 		return errors.Join(err, n.Close(context.WithoutCancel(ctx)), server.Close())
 	}
-	return errors.Join(c.serveHTTP(ctx, n, listener, certificates), server.Close())
+	return errors.Join(c.serveHTTP(ctx, n, listener, certificates, guard, web), server.Close())
 }
 
 // server is where tasks run.
@@ -135,9 +178,9 @@ type server interface {
 	Close() error
 }
 
-func (c *Config) server() (server, error) {
+func (c *Config) server(web http.RoundTripper) (server, error) {
 	if c.URL != "" {
-		return upstream.URL(c.URL, &upstream.URLOptions{Logger: c.Logger}), nil
+		return upstream.URL(c.URL, &upstream.URLOptions{Client: &http.Client{Transport: web}, Withheld: c.withheld(), Logger: c.Logger}), nil
 	}
 	return upstream.Process(c.Command, &upstream.ProcessOptions{Processes: c.Processes, Logger: c.Logger})
 }
@@ -149,8 +192,8 @@ func (c *Config) process() *exec.Cmd {
 	return cmd
 }
 
-func (c *Config) serveStdio(ctx context.Context, n *node.Node) error {
-	var back mcp.Transport = &session.HTTP{URL: c.URL, Listen: true}
+func (c *Config) serveStdio(ctx context.Context, n *node.Node, web http.RoundTripper) error {
+	var back mcp.Transport = &session.HTTP{URL: c.URL, Client: &http.Client{Transport: web}, Listen: true}
 	if c.URL == "" {
 		back = session.CommandTransport(c.process())
 	}
@@ -158,24 +201,30 @@ func (c *Config) serveStdio(ctx context.Context, n *node.Node) error {
 	return bridge(ctx, front, back)
 }
 
-func (c *Config) serveHTTP(ctx context.Context, n *node.Node, listener net.Listener, certificates *tls.Config) error {
-	opts := &wire.HTTPOptions{Principal: wire.TokenPrincipal, AnyHost: true} // the guard looks at the host
-	if c.SingleUser {
-		opts.Principal = func(*http.Request) (task.Principal, bool) { return c.Principal, true }
+func (c *Config) serveHTTP(ctx context.Context, n *node.Node, listener net.Listener, certificates *tls.Config, guard *authn.Guard, web http.RoundTripper) error {
+	// The host is looked at before.
+	opts := &wire.HTTPOptions{AnyHost: true, Principal: c.principal(), Address: authn.Address(c.Auth.TrustedProxies)}
+	if guard != nil {
+		opts.Challenge = guard.Challenge()
 	}
 	var inner http.Handler
 	if c.URL != "" {
 		var err error
-		if inner, err = newProxy(c.URL, nil, c.Logger); err != nil {
+		if inner, err = newProxy(c.URL, web, c.withheld(), c.Logger); err != nil {
 			return errors.Join(err, n.Close(ctx))
 		}
 	} else {
-		sessions := newProcesses(c.process, c.SessionIdle, newPlaces(c.Guard.Sessions), c.holders(opts.Principal), c.Logger)
+		sessions := newProcesses(c.process, c.SessionIdle, newPlaces(c.Guard.Sessions), c.holders(opts), opts.Principal, c.Logger)
 		defer sessions.Close()
+		if n.Metrics != nil {
+			if err := n.Metrics.ObserveSessions(sessions.count); err != nil {
+				return errors.Join(err, n.Close(ctx))
+			}
+		}
 		inner = sessions
 	}
-	web := &http.Server{
-		Handler:           c.handler(inner, n.Receiver, opts),
+	endpoint := &http.Server{
+		Handler:           c.handler(inner, n.Receiver, opts, guard),
 		TLSConfig:         certificates,
 		ReadHeaderTimeout: c.Guard.Times.Header,
 		IdleTimeout:       c.Guard.Times.Idle,
@@ -187,9 +236,9 @@ func (c *Config) serveHTTP(ctx context.Context, n *node.Node, listener net.Liste
 	served := make(chan error, 1)
 	go func() {
 		if certificates != nil {
-			served <- web.ServeTLS(listener, "", "")
+			served <- endpoint.ServeTLS(listener, "", "")
 		} else {
-			served <- web.Serve(listener)
+			served <- endpoint.Serve(listener)
 		}
 	}()
 	if c.Ready != nil {
@@ -205,15 +254,20 @@ func (c *Config) serveHTTP(ctx context.Context, n *node.Node, listener net.Liste
 	err = errors.Join(err, n.Close(after))
 	ending, cancel := context.WithTimeout(after, unwind)
 	defer cancel()
-	if web.Shutdown(ending) != nil {
-		_ = web.Close() // streams that wait for nothing, such as GET
+	if endpoint.Shutdown(ending) != nil {
+		_ = endpoint.Close() // streams that wait for nothing, such as GET
 	}
 	return err
 }
 
 // handler is everything that the endpoint serves.
-func (c *Config) handler(inner http.Handler, r *receiver.Receiver, opts *wire.HTTPOptions) http.Handler {
+func (c *Config) handler(inner http.Handler, r *receiver.Receiver, opts *wire.HTTPOptions, guard *authn.Guard) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/mcp", wire.Handler(inner, r, opts))
+	if guard == nil {
+		mux.Handle("/mcp", wire.Handler(inner, r, opts))
+	} else {
+		mux.Handle("/mcp", guard.Handler(wire.Handler(inner, r, opts)))
+		guard.Mount(mux, "/mcp")
+	}
 	return &guarded{Guard: c.Guard, anyHost: c.AnyHost, inner: mux}
 }

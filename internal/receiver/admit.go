@@ -97,10 +97,11 @@ func (o *operation) admit(ctx context.Context) (refused Answer, ok bool) {
 		if a, ok := o.within(ctx, "gets", o.rates.gets.TakeAt(o.who, o.limits.Gets, now)); !ok {
 			return a, false
 		}
-		return o.within(ctx, "misses", max(
-			o.rates.misses.Empty(o.who, o.limits.Misses, now),
-			o.rates.missesFrom.Empty(limit.Place(o.from.Address), o.missesFrom(), now),
-		))
+		wait := o.rates.misses.Empty(o.who, o.limits.Misses, now)
+		if place, r := o.sharedPlace(); place != "" {
+			wait = max(wait, o.rates.missesFrom.Empty(place, r, now))
+		}
+		return o.within(ctx, "misses", wait)
 	}
 	if a, ok := o.within(ctx, "creates", o.rates.creates.TakeAt(o.who, o.limits.Creates, now)); !ok {
 		return a, false
@@ -111,19 +112,23 @@ func (o *operation) admit(ctx context.Context) (refused Answer, ok bool) {
 	return Answer{}, true
 }
 
-func (o *operation) missesFrom() limit.Rate {
-	r := o.limits.Misses
+// sharedPlace returns where an identified requestor, beside others perhaps, comes from, and how
+// many look-ups may fail from there; "" if that is not counted.
+func (o *operation) sharedPlace() (string, limit.Rate) {
 	if !o.from.Identified || o.from.Address == "" {
-		return limit.Rate{PerSecond: limit.None}
+		return "", limit.Rate{}
 	}
-	return limit.Rate{PerSecond: r.PerSecond * byAddress, Burst: r.Burst * byAddress}
+	r := o.limits.Misses
+	return limit.Place(o.from.Address), limit.Rate{PerSecond: r.PerSecond * byAddress, Burst: r.Burst * byAddress}
 }
 
 // missed counts a look-up of a task that is not there, for all that the requestor can tell.
 func (o *operation) missed() {
 	now := time.Now()
 	o.rates.misses.TakeAt(o.who, o.limits.Misses, now)
-	o.rates.missesFrom.TakeAt(limit.Place(o.from.Address), o.missesFrom(), now)
+	if place, r := o.sharedPlace(); place != "" {
+		o.rates.missesFrom.TakeAt(place, r, now)
+	}
 }
 
 func (o *operation) within(ctx context.Context, name string, wait time.Duration) (refused Answer, ok bool) {

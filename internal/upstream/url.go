@@ -20,13 +20,17 @@ import (
 // URLOptions configures URL. A nil *URLOptions means all defaults.
 type URLOptions struct {
 	Client *http.Client // its Timeout is not used; default http.DefaultClient
-	Logger *slog.Logger // default: discards
+	// Withheld are headers of the requestor's request that its server is not shown, such as its
+	// authorization.
+	Withheld []string
+	Logger   *slog.Logger // default: discards
 }
 
 // Remote runs requests on a server at a URL, each in a session of its own.
 type Remote struct {
 	endpoint string
 	client   *http.Client
+	withheld []string
 	log      *slog.Logger
 	tools    *toolSupport
 	ending   sync.WaitGroup // sessions whose DELETE nobody waits for
@@ -34,11 +38,11 @@ type Remote struct {
 
 // URL returns a runner on a server that speaks Streamable HTTP. A request carries the
 // headers of the requestor's own, as it would have if it had not been run as a task: with
-// them, its authorization. Close ends the runner.
+// them, its authorization, unless that is withheld. Close ends the runner.
 func URL(endpoint string, opts *URLOptions) *Remote {
 	u := &Remote{endpoint: endpoint, tools: newToolSupport(), log: slog.New(slog.DiscardHandler)}
 	if opts != nil {
-		u.client = opts.Client
+		u.client, u.withheld = opts.Client, opts.Withheld
 		if opts.Logger != nil {
 			u.log = opts.Logger
 		}
@@ -87,6 +91,9 @@ func (u *Remote) connect(ctx context.Context, caller *engine.Caller, line engine
 	transport := &session.HTTP{URL: u.endpoint, Client: u.client, Listen: line != nil}
 	if caller != nil {
 		transport.Header = passedOn(caller.Header)
+		for _, name := range u.withheld {
+			transport.Header.Del(name)
+		}
 	}
 	opts := &session.Options{
 		OnNotification: func(method string, params json.RawMessage) {

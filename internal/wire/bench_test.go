@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/coatcheck/coatcheck/internal/engine"
+	"github.com/coatcheck/coatcheck/internal/limit"
 	"github.com/coatcheck/coatcheck/internal/receiver"
 	"github.com/coatcheck/coatcheck/internal/wire"
 	"github.com/coatcheck/coatcheck/protocol"
@@ -31,7 +32,8 @@ func BenchmarkGet(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer func() { _ = e.Shutdown(context.Background()) }()
-	r := receiver.New(receiver.Options{Engine: e, Tools: receiver.Tools{Default: protocol.Optional}})
+	often := &limit.Policy{Limits: limit.Limits{Gets: limit.Rate{PerSecond: 1e9, Burst: 1e9}}}
+	r := receiver.New(receiver.Options{Engine: e, Tools: receiver.Tools{Default: protocol.Optional}, Limits: often})
 	tap := wire.Handler(http.NotFoundHandler(), r, nil)
 	created := post(tap, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","task":{}}}`)
 	id, _ := protocol.Unquote(protocol.Get(protocol.Get(protocol.Get(created.Body.Bytes(), "result"), "task"), "taskId"))

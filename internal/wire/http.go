@@ -113,6 +113,10 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, "Forbidden: invalid Host header", http.StatusForbidden)
 		return
 	}
+	req, ok := h.bind(w, req)
+	if !ok {
+		return
+	}
 	switch {
 	case req.Method == http.MethodDelete:
 		h.sessions.forget(header(req, sessionHeader))
@@ -245,7 +249,7 @@ func (h *handler) initialize(w http.ResponseWriter, req *http.Request, body []by
 	}
 	h.rewrite(w, req, body, m.ID, func(result json.RawMessage) json.RawMessage {
 		rewritten, tasks := h.receiver.Negotiate(from, result)
-		h.sessions.learn(w.Header().Get(sessionHeader), &session{initialize: params, negotiated: true, tasks: tasks})
+		h.sessions.learn(w.Header().Get(sessionHeader), &session{owner: from.Principal, initialize: params, negotiated: true, tasks: tasks})
 		return rewritten
 	})
 }
