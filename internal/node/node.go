@@ -82,7 +82,7 @@ func Open(ctx context.Context, c Config) (*Node, error) {
 	}
 	if n.owned {
 		var err error
-		if n.store, err = openStore(ctx, c.Database); err != nil {
+		if n.store, err = openStore(ctx, c.Database, c.Logger); err != nil {
 			return nil, err
 		}
 	}
@@ -151,7 +151,7 @@ func (n *Node) closeStore() error {
 	return n.store.Close()
 }
 
-func openStore(ctx context.Context, database string) (store.Store, error) {
+func openStore(ctx context.Context, database string, log *slog.Logger) (store.Store, error) {
 	if database == "" {
 		database = DefaultDatabase
 	}
@@ -160,7 +160,7 @@ func openStore(ctx context.Context, database string) (store.Store, error) {
 	case ok && kind == "memory" && place == "":
 		return memory.New(), nil
 	case ok && kind == "sqlite" && place != "":
-		s, err := sqlite.Open(ctx, place, nil)
+		s, err := sqlite.Open(ctx, place, &sqlite.Options{Logger: log})
 		if err != nil {
 			return nil, fmt.Errorf("cannot open the store %s: %w", database, err)
 		}
