@@ -42,6 +42,8 @@ type gatewayCmd struct {
 	SingleUser   bool              `help:"State that all who reach the HTTP endpoint are one requestor, who may list tasks."`
 	Principal    string            `placeholder:"NAME" help:"Name of the one requestor of --stdio or --single-user. Default: the operating-system user."`
 
+	authFlags `embed:""`
+
 	dashed int // how many positional arguments follow a "--"; -1 without one
 }
 
@@ -90,6 +92,9 @@ func (c *gatewayCmd) config() (gateway.Config, error) {
 	}
 	if cfg.Principal != "" && !c.Stdio && !cfg.SingleUser {
 		return cfg, errors.New("--principal names the one requestor there is: add --stdio or --single-user")
+	}
+	if err := c.authFlags.apply(&cfg); err != nil {
+		return cfg, err
 	}
 	if err := checkStore("--store", cfg.Store); err != nil {
 		return cfg, err
