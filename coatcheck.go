@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/coatcheck/coatcheck/audit"
 	"github.com/coatcheck/coatcheck/internal/engine"
@@ -63,6 +65,12 @@ type Options struct {
 	Limits *Policy
 	// Audit takes the events of tasks (AUD-1). Default: none.
 	Audit audit.Sink
+	// MeterProvider has tasks and the store measured (RSC-4), as docs/ops/README.md says.
+	// Default: none, at no cost.
+	MeterProvider metric.MeterProvider
+	// TracerProvider makes spans of creating tasks, of their work, of what they ask, and of
+	// each request about them, in the trace of the request. Default: none, at no cost.
+	TracerProvider trace.TracerProvider
 
 	// Principal returns whose tasks an HTTP request is about, and whether that tells the
 	// requestor from all others. Default: the identity of the SDK's auth.TokenInfo, whose
@@ -160,6 +168,9 @@ func Open(ctx context.Context, server *mcp.Server, opts *Options) (*Runtime, err
 		Limits:       rt.opts.Limits,
 		Audit:        rt.opts.Audit,
 		Logger:       rt.opts.Logger,
+
+		MeterProvider:  rt.opts.MeterProvider,
+		TracerProvider: rt.opts.TracerProvider,
 
 		PushInput:             rt.opts.PushInput,
 		NoStatusNotifications: rt.opts.NoStatusNotifications,

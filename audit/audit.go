@@ -24,7 +24,7 @@ const (
 	Ended      Kind = "ended"      // its outcome is stored; Duration is how long it ran
 	Expired    Kind = "expired"    // its lifetime is over and it was deleted; Duration is how late
 	Refused    Kind = "refused"    // an operation was refused; Reason is why
-	Suspicious Kind = "suspicious" // a pattern was seen (AUD-2); Reason is which, Count how often in the window
+	Suspicious Kind = "suspicious" // a pattern was seen (AUD-2); Reason is which, Count how often in the window; see Watch
 )
 
 // Reasons of Refused.

@@ -41,6 +41,9 @@ type gatewayCmd struct {
 	AnyHost      bool              `help:"Let requests pass that reach a loopback address under a foreign host name, from a proxy on this machine."`
 	SingleUser   bool              `help:"State that all who reach the HTTP endpoint are one requestor, who may list tasks."`
 	Principal    string            `placeholder:"NAME" help:"Name of the one requestor of --stdio or --single-user. Default: the operating-system user."`
+	auditFlags   `embed:""`
+
+	metricsFlags `embed:""`
 
 	authFlags `embed:""`
 
@@ -96,6 +99,9 @@ func (c *gatewayCmd) config() (gateway.Config, error) {
 	if err := c.authFlags.apply(&cfg); err != nil {
 		return cfg, err
 	}
+	if err := c.applyMetrics(&cfg); err != nil {
+		return cfg, err
+	}
 	if err := checkStore("--store", cfg.Store); err != nil {
 		return cfg, err
 	}
@@ -127,7 +133,7 @@ func (c *gatewayCmd) config() (gateway.Config, error) {
 			return cfg, fmt.Errorf("%s must be at least 1ms", d.flag)
 		}
 	}
-	return cfg, nil
+	return cfg, c.checkAudit()
 }
 
 // upTo is a flag's value, which must not be above the maximum; its default follows it.
@@ -192,13 +198,23 @@ func (c *gatewayCmd) Run(std streams) error {
 		return err
 	}
 	cfg.Logger = slog.New(slog.NewTextHandler(std.err, nil))
+	sink, auditLog, err := c.openAudit(cfg.Logger)
+	if err != nil {
+		return err
+	}
+	defer auditLog.Close()
+	cfg.Audit = sink
 	cfg.Ready = func(address string) { ready(std.err, address) }
+	cfg.MetricsReady = func(address string) { metricsReady(std.err, address) }
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	err = gateway.Serve(ctx, cfg)
 	var failed *net.OpError
 	if errors.As(err, &failed) && failed.Op == "listen" {
+		if errors.Is(err, gateway.ErrMetrics) {
+			return listenError(cfg.Metrics, "--metrics", failed)
+		}
 		return listenError(cfg.Listen, "--listen", failed)
 	}
 	return err

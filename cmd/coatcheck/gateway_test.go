@@ -53,6 +53,9 @@ func TestGatewayFlags(t *testing.T) {
 			c.DefaultTTL, c.MaxTTL, c.MinRetention = 2*time.Minute, 3*time.Minute, time.Minute
 			c.PollInterval, c.Processes, c.SessionIdle, c.SingleUser = 50*time.Millisecond, 1, time.Hour, true
 		}},
+		{[]string{"--metrics=127.0.0.1:0", "--listen=127.0.0.1:0", "http://h/mcp"}, func(c *gateway.Config) {
+			c.Listen, c.Metrics = "127.0.0.1:0", "127.0.0.1:0"
+		}},
 		// A shorter maximum shortens the defaults.
 		{[]string{"--max-ttl=1m", "http://h/mcp"}, func(c *gateway.Config) {
 			c.DefaultTTL, c.MaxTTL, c.MinRetention = time.Minute, time.Minute, time.Minute
@@ -95,6 +98,13 @@ func TestGatewayRefusesFlags(t *testing.T) {
 		"--session-idle 0s http://h/":               "--session-idle must be at least 1ms",
 		"--processes 0 http://h/":                   "--processes must be at least 1",
 		"--poll-interval 5 http://h/":               "--poll-interval",
+		"--audit-task-ids http://h/":                "--audit-task-ids says what is written: add --audit FILE",
+		"--audit-content http://h/":                 "--audit-content says what is written: add --audit FILE",
+		"--audit-thin http://h/":                    "--audit-thin says what is written: add --audit FILE",
+		"--audit a --audit-max-size 0 http://h/":    "--audit-max-size must be at least 1",
+		"--audit a --audit-keep 0 http://h/":        "--audit-keep must be at least 1",
+		"--metrics 9464 http://h/":                  `--metrics "9464" is not HOST:PORT`,
+		"--metrics 127.0.0.1:8080 http://h/":        "ports of their own",
 		"--frobnicate http://h/":                    "unknown flag --frobnicate",
 	} {
 		if got, err := parseGateway(t, strings.Fields(line)...); err == nil {

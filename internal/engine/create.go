@@ -77,8 +77,7 @@ func (e *Engine) Create(ctx context.Context, c Creation) (*task.Task, error) {
 	l.mu.Unlock()
 	if err != nil || existing != nil {
 		e.runs.Done()
-		var full *store.QuotaError
-		if errors.As(err, &full) {
+		if full, ok := errors.AsType[*store.QuotaError](err); ok {
 			return nil, &LimitError{Limit: full.Limit, RetryAfter: -1, Message: "As many tasks, or bytes of them, are stored as may be: wait until some expire"}
 		}
 		if err != nil {

@@ -61,6 +61,13 @@ func (p *processes) Close() {
 	}
 }
 
+// count returns how many sessions live.
+func (p *processes) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.byID)
+}
+
 func (p *processes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	id := req.Header.Get(sessionHeader)
 	who, _ := p.principal(req)

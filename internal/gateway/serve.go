@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/coatcheck/coatcheck/audit"
 	"github.com/coatcheck/coatcheck/internal/authn"
@@ -62,6 +64,12 @@ type Config struct {
 	Limits *limit.Policy // default those of package limit
 	Audit  audit.Sink    // takes the events of tasks; default none
 
+	Metrics      string               // address to serve /metrics, /livez and /readyz on; default none
+	MetricsReady func(address string) // called when they can be reached
+	// MeterProvider measures tasks and the store, where Metrics does not. Default: none.
+	MeterProvider  metric.MeterProvider
+	TracerProvider trace.TracerProvider // of the spans of tasks; default none
+
 	Logger *slog.Logger         // default: discards
 	Ready  func(address string) // called when the HTTP endpoint can be reached
 }
@@ -101,6 +109,15 @@ func Serve(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
+	ops, err := c.ops(ctx)
+	if err != nil {
+		return err
+	}
+	defer ops.close()
+	defer context.AfterFunc(ctx, ops.stop)()
+	if ops != nil {
+		c.MeterProvider = ops.provider
+	}
 	server, err := c.server(web)
 	if err != nil {
 		return err
@@ -123,14 +140,22 @@ func Serve(ctx context.Context, c Config) error {
 		Audit:        c.Audit,
 		Logger:       c.Logger,
 
+		MeterProvider:  c.MeterProvider,
+		TracerProvider: c.TracerProvider,
+
 		PushInput:             c.PushInput,
 		NoStatusNotifications: c.NoStatusNotifications,
 	})
 	if err != nil {
 		return errors.Join(err, server.Close())
 	}
+	if err := measure(n, server); err != nil {
+		return errors.Join(err, n.Close(ctx), server.Close())
+	}
+	ops.started(n)
 	if c.Stdio != nil {
 		err = c.serveStdio(ctx, n, web)
+		ops.stop()
 		return errors.Join(err, n.Close(context.WithoutCancel(ctx)), server.Close())
 	}
 	return errors.Join(c.serveHTTP(ctx, n, listener, guard, web), server.Close())
@@ -176,6 +201,11 @@ func (c *Config) serveHTTP(ctx context.Context, n *node.Node, listener net.Liste
 	} else {
 		sessions := newProcesses(c.process, c.SessionIdle, c.principal(), c.Logger)
 		defer sessions.Close()
+		if n.Metrics != nil {
+			if err := n.Metrics.ObserveSessions(sessions.count); err != nil {
+				return errors.Join(err, n.Close(ctx))
+			}
+		}
 		inner = sessions
 	}
 	opts := &wire.HTTPOptions{AnyHost: c.AnyHost, Principal: c.principal(), Address: authn.Address(c.Auth.TrustedProxies)}

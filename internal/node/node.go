@@ -10,10 +10,14 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/coatcheck/coatcheck/audit"
 	"github.com/coatcheck/coatcheck/internal/engine"
 	"github.com/coatcheck/coatcheck/internal/limit"
 	"github.com/coatcheck/coatcheck/internal/receiver"
+	"github.com/coatcheck/coatcheck/internal/telemetry"
 	"github.com/coatcheck/coatcheck/protocol"
 	"github.com/coatcheck/coatcheck/store"
 	"github.com/coatcheck/coatcheck/store/memory"
@@ -39,6 +43,9 @@ type Config struct {
 	Limits *limit.Policy // default those of package limit
 	Audit  audit.Sink    // takes the events of tasks; default none
 
+	MeterProvider  metric.MeterProvider // of what tasks and the store are measured with; default none
+	TracerProvider trace.TracerProvider // of the spans of tasks; default none
+
 	Asks bool   // see receiver.Options
 	Role string // see engine.Options
 
@@ -60,6 +67,7 @@ type Config struct {
 type Node struct {
 	Engine   *engine.Engine
 	Receiver *receiver.Receiver
+	Metrics  *telemetry.Metrics // nil without a MeterProvider
 
 	store store.Store
 	owned bool
@@ -78,9 +86,12 @@ func Open(ctx context.Context, c Config) (*Node, error) {
 			return nil, err
 		}
 	}
-	var err error
+	measured, err := n.measure(&c)
+	if err != nil {
+		return nil, errors.Join(err, n.closeStore())
+	}
 	n.Engine, err = engine.New(ctx, engine.Options{
-		Store:        n.store,
+		Store:        measured,
 		Runner:       c.Runner,
 		DefaultTTL:   c.DefaultTTL,
 		MaxTTL:       c.MaxTTL,
@@ -97,6 +108,7 @@ func Open(ctx context.Context, c Config) (*Node, error) {
 		NoStatusNotifications: c.NoStatusNotifications,
 	})
 	if err != nil {
+		n.unmeasure()
 		return nil, errors.Join(err, n.closeStore())
 	}
 	n.Receiver = receiver.New(receiver.Options{
@@ -111,6 +123,9 @@ func Open(ctx context.Context, c Config) (*Node, error) {
 		PageSize:  c.PageSize,
 		Logger:    c.Logger,
 	})
+	if err := n.observe(); err != nil {
+		return nil, errors.Join(err, n.Close(ctx))
+	}
 	return n, nil
 }
 
@@ -119,7 +134,14 @@ func Open(ctx context.Context, c Config) (*Node, error) {
 func (n *Node) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, max(0, n.grace))
 	defer cancel()
+	defer n.unmeasure()
 	return errors.Join(n.Engine.Shutdown(ctx), n.closeStore())
+}
+
+// Ready reports whether the store answers.
+func (n *Node) Ready(ctx context.Context) error {
+	_, _, err := n.store.NextDue(ctx, time.Now())
+	return err
 }
 
 func (n *Node) closeStore() error {
