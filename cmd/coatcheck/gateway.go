@@ -46,6 +46,7 @@ type gatewayCmd struct {
 	metricsFlags `embed:""`
 
 	guardFlags `embed:""`
+	authFlags  `embed:""`
 
 	dashed int // how many positional arguments follow a "--"; -1 without one
 }
@@ -98,6 +99,9 @@ func (c *gatewayCmd) config() (gateway.Config, error) {
 	}
 	if cfg.Principal != "" && !c.Stdio && !cfg.SingleUser {
 		return cfg, errors.New("--principal names the one requestor there is: add --stdio or --single-user")
+	}
+	if err := c.authFlags.apply(&cfg); err != nil {
+		return cfg, err
 	}
 	if err := c.applyMetrics(&cfg); err != nil {
 		return cfg, err
