@@ -93,26 +93,30 @@ func Serve(ctx context.Context, c Config) error {
 	if c.SessionIdle <= 0 {
 		c.SessionIdle = 30 * time.Minute
 	}
-	var listener net.Listener
-	var guard *authn.Guard
-	if c.Stdio == nil {
-		var err error
-		if listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", c.Listen); err != nil {
-			return err
-		}
-		defer listener.Close()
-		if guard, err = c.guard(listener); err != nil {
-			return err
-		}
-	}
 	ops, err := c.ops(ctx)
 	if err != nil {
 		return err
 	}
 	defer ops.close()
 	defer context.AfterFunc(ctx, ops.stop)()
-	if ops != nil {
-		c.MeterProvider = ops.provider
+	metrics, err := c.metrics(ops)
+	if err != nil {
+		return err
+	}
+	var sink audit.Sink
+	if metrics != nil {
+		sink = metrics
+	}
+	var listener net.Listener
+	var guard *authn.Guard
+	if c.Stdio == nil {
+		if listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", c.Listen); err != nil {
+			return err
+		}
+		defer listener.Close()
+		if guard, err = c.guard(listener, audit.Join(c.Audit, sink)); err != nil {
+			return err
+		}
 	}
 	web, err := c.web()
 	if err != nil {
@@ -140,7 +144,7 @@ func Serve(ctx context.Context, c Config) error {
 		Audit:        c.Audit,
 		Logger:       c.Logger,
 
-		MeterProvider:  c.MeterProvider,
+		Metrics:        metrics,
 		TracerProvider: c.TracerProvider,
 
 		PushInput:             c.PushInput,
