@@ -98,13 +98,13 @@ func TestGatewayRefusesFlags(t *testing.T) {
 		"--session-idle 0s http://h/":               "--session-idle must be at least 1ms",
 		"--processes 0 http://h/":                   "--processes must be at least 1",
 		"--poll-interval 5 http://h/":               "--poll-interval",
-		"--metrics 9464 http://h/":                  `--metrics "9464" is not HOST:PORT`,
-		"--metrics 127.0.0.1:8080 http://h/":        "ports of their own",
 		"--audit-task-ids http://h/":                "--audit-task-ids says what is written: add --audit FILE",
 		"--audit-content http://h/":                 "--audit-content says what is written: add --audit FILE",
 		"--audit-thin http://h/":                    "--audit-thin says what is written: add --audit FILE",
 		"--audit a --audit-max-size 0 http://h/":    "--audit-max-size must be at least 1",
 		"--audit a --audit-keep 0 http://h/":        "--audit-keep must be at least 1",
+		"--metrics 9464 http://h/":                  `--metrics "9464" is not HOST:PORT`,
+		"--metrics 127.0.0.1:8080 http://h/":        "ports of their own",
 		"--frobnicate http://h/":                    "unknown flag --frobnicate",
 	} {
 		if got, err := parseGateway(t, strings.Fields(line)...); err == nil {
