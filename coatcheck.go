@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -15,6 +17,7 @@ import (
 	"github.com/coatcheck/coatcheck/internal/engine"
 	"github.com/coatcheck/coatcheck/internal/node"
 	"github.com/coatcheck/coatcheck/internal/receiver"
+	"github.com/coatcheck/coatcheck/internal/telemetry"
 	"github.com/coatcheck/coatcheck/internal/upstream"
 	"github.com/coatcheck/coatcheck/internal/wire"
 	"github.com/coatcheck/coatcheck/protocol"
@@ -156,6 +159,13 @@ func Open(ctx context.Context, server *mcp.Server, opts *Options) (*Runtime, err
 			immediate[name] = tool.Immediate
 		}
 	}
+	var metrics *telemetry.Metrics
+	if rt.opts.MeterProvider != nil {
+		var err error
+		if metrics, err = telemetry.New(rt.opts.MeterProvider, slices.Sorted(maps.Keys(support))...); err != nil {
+			return nil, err
+		}
+	}
 	var err error
 	rt.node, err = node.Open(ctx, node.Config{
 		Database:     rt.opts.Database,
@@ -174,7 +184,7 @@ func Open(ctx context.Context, server *mcp.Server, opts *Options) (*Runtime, err
 		Audit:        rt.opts.Audit,
 		Logger:       rt.opts.Logger,
 
-		MeterProvider:  rt.opts.MeterProvider,
+		Metrics:        metrics,
 		TracerProvider: rt.opts.TracerProvider,
 
 		PushInput:             rt.opts.PushInput,
