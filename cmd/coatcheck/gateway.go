@@ -42,6 +42,7 @@ type gatewayCmd struct {
 	SingleUser   bool              `help:"State that all who reach the HTTP endpoint are one requestor, who may list tasks."`
 	Principal    string            `placeholder:"NAME" help:"Name of the one requestor of --stdio or --single-user. Default: the operating-system user."`
 	auditFlags   `embed:""`
+	limitFlags   `embed:""`
 
 	metricsFlags `embed:""`
 
@@ -84,6 +85,9 @@ func (c *gatewayCmd) config() (gateway.Config, error) {
 	}
 	var err error
 	if cfg.URL, cfg.Command, err = c.upstream(); err != nil {
+		return cfg, err
+	}
+	if cfg.Limits, err = c.limitFlags.policy(); err != nil {
 		return cfg, err
 	}
 	switch {

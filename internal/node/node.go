@@ -75,6 +75,9 @@ type Node struct {
 
 // Open returns a running node. Close ends it.
 func Open(ctx context.Context, c Config) (*Node, error) {
+	if err := c.Limits.Validate(); err != nil {
+		return nil, fmt.Errorf("limits: %w", err)
+	}
 	n := &Node{store: c.Store, owned: c.Store == nil, grace: c.Grace}
 	if n.grace == 0 {
 		n.grace = 10 * time.Second
