@@ -42,10 +42,12 @@ type gatewayCmd struct {
 	SingleUser   bool              `help:"State that all who reach the HTTP endpoint are one requestor, who may list tasks."`
 	Principal    string            `placeholder:"NAME" help:"Name of the one requestor of --stdio or --single-user. Default: the operating-system user."`
 	auditFlags   `embed:""`
+	limitFlags   `embed:""`
 
 	metricsFlags `embed:""`
 
 	guardFlags `embed:""`
+	authFlags  `embed:""`
 
 	dashed int // how many positional arguments follow a "--"; -1 without one
 }
@@ -85,6 +87,9 @@ func (c *gatewayCmd) config() (gateway.Config, error) {
 	if cfg.URL, cfg.Command, err = c.upstream(); err != nil {
 		return cfg, err
 	}
+	if cfg.Limits, err = c.limitFlags.policy(); err != nil {
+		return cfg, err
+	}
 	switch {
 	case c.Stdio && c.Listen != "":
 		return cfg, errors.New("--stdio and --listen exclude each other")
@@ -98,6 +103,9 @@ func (c *gatewayCmd) config() (gateway.Config, error) {
 	}
 	if cfg.Principal != "" && !c.Stdio && !cfg.SingleUser {
 		return cfg, errors.New("--principal names the one requestor there is: add --stdio or --single-user")
+	}
+	if err := c.authFlags.apply(&cfg); err != nil {
+		return cfg, err
 	}
 	if err := c.applyMetrics(&cfg); err != nil {
 		return cfg, err

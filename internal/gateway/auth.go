@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/coatcheck/coatcheck/audit"
 	"github.com/coatcheck/coatcheck/internal/authn"
 	"github.com/coatcheck/coatcheck/internal/wire"
 	"github.com/coatcheck/coatcheck/task"
@@ -22,7 +23,7 @@ const (
 
 // guard returns what tells requestors apart; nil if nothing does. It refuses to serve everybody
 // who can reach a listener unless that was asked for.
-func (c *Config) guard(listener net.Listener) (*authn.Guard, error) {
+func (c *Config) guard(listener net.Listener, sink audit.Sink) (*authn.Guard, error) {
 	at, err := netip.ParseAddrPort(listener.Addr().String())
 	local := err == nil && at.Addr().IsLoopback()
 	if c.Auth.Mode == authn.None {
@@ -35,7 +36,7 @@ func (c *Config) guard(listener net.Listener) (*authn.Guard, error) {
 		return nil, errors.New("--single-user says that all requestors are one, and --auth that they are not")
 	}
 	auth := c.Auth
-	auth.Audit, auth.Logger, auth.PlainHTTP = c.Audit, c.Logger, c.Insecure
+	auth.Audit, auth.Logger, auth.PlainHTTP = sink, c.Logger, c.Insecure
 	for _, scopes := range c.Scopes {
 		auth.Offered = append(auth.Offered, strings.Fields(scopes)...)
 	}

@@ -97,11 +97,24 @@ func Serve(ctx context.Context, c Config) error {
 		c.SessionIdle = 30 * time.Minute
 	}
 	c.Guard.setDefaults()
+	ops, err := c.ops(ctx)
+	if err != nil {
+		return err
+	}
+	defer ops.close()
+	defer context.AfterFunc(ctx, ops.stop)()
+	metrics, err := c.metrics(ops)
+	if err != nil {
+		return err
+	}
+	var sink audit.Sink
+	if metrics != nil {
+		sink = metrics
+	}
 	var listener net.Listener
 	var certificates *tls.Config
 	var guard *authn.Guard
 	if c.Stdio == nil {
-		var err error
 		if c.Guard.TLS != nil {
 			if certificates, err = c.Guard.TLS.serverConfig(c.Guard.Times.Files, c.Logger); err != nil {
 				return err
@@ -111,22 +124,13 @@ func Serve(ctx context.Context, c Config) error {
 			return err
 		}
 		defer listener.Close()
-		if guard, err = c.guard(listener); err != nil {
+		if guard, err = c.guard(listener, audit.Join(c.Audit, sink)); err != nil {
 			return err
 		}
 	}
 	web, err := c.web()
 	if err != nil {
 		return err
-	}
-	ops, err := c.ops(ctx)
-	if err != nil {
-		return err
-	}
-	defer ops.close()
-	defer context.AfterFunc(ctx, ops.stop)()
-	if ops != nil {
-		c.MeterProvider = ops.provider
 	}
 	server, err := c.server(web)
 	if err != nil {
@@ -150,7 +154,7 @@ func Serve(ctx context.Context, c Config) error {
 		Audit:        c.Audit,
 		Logger:       c.Logger,
 
-		MeterProvider:  c.MeterProvider,
+		Metrics:        metrics,
 		TracerProvider: c.TracerProvider,
 
 		PushInput:             c.PushInput,
