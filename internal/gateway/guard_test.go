@@ -6,10 +6,12 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
 
+	"github.com/coatcheck/coatcheck/internal/authn"
 	"github.com/coatcheck/coatcheck/protocol"
 )
 
@@ -196,3 +198,46 @@ func TestRebinding(t *testing.T) {
 }
 
 const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
+
+// A page is judged before its token is: a preflight has none, and a refusal for want of one can
+// be read by the pages that may ask, and by no others.
+func TestOriginBeforeToken(t *testing.T) {
+	url := serve(t, Config{
+		Command: []string{"raw"}, Guard: Guard{Origins: []string{"https://app.example"}},
+		Auth: authn.Config{Mode: authn.Header, Header: "X-User", TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}},
+	})
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	for _, tc := range []struct {
+		method, origin, user string
+		want                 int
+	}{
+		{http.MethodOptions, "https://app.example", "", http.StatusNoContent},
+		{http.MethodPost, "https://app.example", "", http.StatusUnauthorized},
+		{http.MethodPost, "https://app.example", "ada", http.StatusOK},
+		{http.MethodOptions, "https://evil.example", "", http.StatusForbidden},
+		{http.MethodPost, "https://evil.example", "", http.StatusForbidden},
+		{http.MethodPost, "https://evil.example", "ada", http.StatusForbidden},
+	} {
+		req, _ := http.NewRequest(tc.method, url, strings.NewReader(initialize))
+		req.Header = http.Header{
+			"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"},
+			"Origin": {tc.origin}, "Access-Control-Request-Method": {"POST"},
+		}
+		if tc.user != "" {
+			req.Header.Set("X-User", tc.user)
+		}
+		resp, err := transport.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		readable := resp.Header.Get("Access-Control-Allow-Origin") == tc.origin
+		if resp.StatusCode != tc.want || readable != (tc.want != http.StatusForbidden) {
+			t.Errorf("%+v: %d, readable %v", tc, resp.StatusCode, readable)
+		}
+		if strings.Contains(resp.Header.Get("Access-Control-Allow-Headers"), "X-User") {
+			t.Error("a page may say who its user is")
+		}
+	}
+}
