@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -129,6 +131,18 @@ func (o *ops) close() {
 	}
 	<-o.served
 	_ = o.provider.Shutdown(ctx) // fails if called twice
+}
+
+// metrics returns what measures the gateway; nil if nothing does.
+func (c *Config) metrics(o *ops) (*telemetry.Metrics, error) {
+	provider := c.MeterProvider
+	if o != nil {
+		provider = o.provider
+	}
+	if provider == nil {
+		return nil, nil //nolint:nilnil // nothing to measure is no error
+	}
+	return telemetry.New(provider, slices.Sorted(maps.Keys(c.Tools))...)
 }
 
 // measure has the use of a pool of processes measured, where there is one.

@@ -375,7 +375,7 @@ func TestNotReady(t *testing.T) {
 		t.Error(got)
 	}
 	s := memory.New()
-	n, err := node.Open(t.Context(), node.Config{Store: s, Runner: nobody{}, MeterProvider: o.provider})
+	n, err := node.Open(t.Context(), node.Config{Store: s, Runner: nobody{}})
 	if err != nil {
 		t.Fatal(err)
 	}

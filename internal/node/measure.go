@@ -8,20 +8,12 @@ import (
 
 // measure has the node's events and its store measured, if there is anything to do so with. It
 // returns the store to use.
-func (n *Node) measure(c *Config) (store.Store, error) {
-	if c.MeterProvider == nil {
-		return n.store, nil
-	}
-	tools := make([]string, 0, len(c.Tools.ByName))
-	for name := range c.Tools.ByName {
-		tools = append(tools, name)
-	}
-	var err error
-	if n.Metrics, err = telemetry.New(c.MeterProvider, tools...); err != nil {
-		return nil, err
+func (n *Node) measure(c *Config) store.Store {
+	if n.Metrics = c.Metrics; n.Metrics == nil {
+		return n.store
 	}
 	c.Audit = audit.Join(c.Audit, n.Metrics)
-	return n.Metrics.Store(n.store), nil
+	return n.Metrics.Store(n.store)
 }
 
 // observe has what is under way measured.

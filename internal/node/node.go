@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/coatcheck/coatcheck/audit"
@@ -43,7 +42,7 @@ type Config struct {
 	Limits *limit.Policy // default those of package limit
 	Audit  audit.Sink    // takes the events of tasks; default none
 
-	MeterProvider  metric.MeterProvider // of what tasks and the store are measured with; default none
+	Metrics        *telemetry.Metrics   // takes the events, too, and measures the store; Close closes it; default none
 	TracerProvider trace.TracerProvider // of the spans of tasks; default none
 
 	Asks bool   // see receiver.Options
@@ -67,7 +66,7 @@ type Config struct {
 type Node struct {
 	Engine   *engine.Engine
 	Receiver *receiver.Receiver
-	Metrics  *telemetry.Metrics // nil without a MeterProvider
+	Metrics  *telemetry.Metrics // nil if there are none
 
 	store store.Store
 	owned bool
@@ -76,20 +75,21 @@ type Node struct {
 
 // Open returns a running node. Close ends it.
 func Open(ctx context.Context, c Config) (*Node, error) {
+	if err := c.Limits.Validate(); err != nil {
+		return nil, fmt.Errorf("limits: %w", err)
+	}
 	n := &Node{store: c.Store, owned: c.Store == nil, grace: c.Grace}
 	if n.grace == 0 {
 		n.grace = 10 * time.Second
 	}
 	if n.owned {
 		var err error
-		if n.store, err = openStore(ctx, c.Database); err != nil {
+		if n.store, err = openStore(ctx, c.Database, c.Logger); err != nil {
 			return nil, err
 		}
 	}
-	measured, err := n.measure(&c)
-	if err != nil {
-		return nil, errors.Join(err, n.closeStore())
-	}
+	measured := n.measure(&c)
+	var err error
 	n.Engine, err = engine.New(ctx, engine.Options{
 		Store:        measured,
 		Runner:       c.Runner,
@@ -151,7 +151,7 @@ func (n *Node) closeStore() error {
 	return n.store.Close()
 }
 
-func openStore(ctx context.Context, database string) (store.Store, error) {
+func openStore(ctx context.Context, database string, log *slog.Logger) (store.Store, error) {
 	if database == "" {
 		database = DefaultDatabase
 	}
@@ -160,7 +160,7 @@ func openStore(ctx context.Context, database string) (store.Store, error) {
 	case ok && kind == "memory" && place == "":
 		return memory.New(), nil
 	case ok && kind == "sqlite" && place != "":
-		s, err := sqlite.Open(ctx, place, nil)
+		s, err := sqlite.Open(ctx, place, &sqlite.Options{Logger: log})
 		if err != nil {
 			return nil, fmt.Errorf("cannot open the store %s: %w", database, err)
 		}

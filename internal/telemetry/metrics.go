@@ -41,9 +41,11 @@ var (
 	storeBounds = []float64{0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10}
 )
 
-// Metrics turns events of tasks into metrics. It implements audit.Sink.
+// Metrics turns events of tasks into metrics. It implements audit.Sink, and watches for
+// suspicious patterns itself: others may watch for other numbers, or not at all.
 type Metrics struct {
 	meter  metric.Meter
+	watch  audit.Sink // hands events on to count
 	tools  *labels
 	limits *labels
 	why    *labels // reasons, and patterns
@@ -86,6 +88,7 @@ func New(provider metric.MeterProvider, tools ...string) (*Metrics, error) {
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, err
 	}
+	m.watch = audit.Watch(audit.SinkFunc(m.count), nil)
 	m.suspicious.Add(context.Background(), 0) // so that it can be seen to be measured
 	return m, nil
 }
@@ -107,6 +110,13 @@ func (m *Metrics) Close() {
 
 // Record implements audit.Sink.
 func (m *Metrics) Record(ctx context.Context, ev audit.Event) {
+	if ev.Kind != audit.Suspicious {
+		m.watch.Record(ctx, ev)
+	}
+}
+
+// count counts an event as what it is.
+func (m *Metrics) count(ctx context.Context, ev audit.Event) {
 	tool := m.tools.attribute(keyTool, ev.Tool)
 	switch ev.Kind {
 	case audit.Created:
@@ -128,6 +138,9 @@ func (m *Metrics) Record(ctx context.Context, ev audit.Event) {
 		labels := append(methodAttribute(ev.Method), m.why.attribute(keyReason, ev.Reason)...)
 		m.refused.Add(ctx, 1, metric.WithAttributes(append(labels, m.limits.attribute(keyLimit, ev.Limit)...)...))
 	case audit.Suspicious:
+		if ev.Duration > 0 { // it closes a window that was counted
+			return
+		}
 		m.suspicious.Add(ctx, 1, metric.WithAttributes(m.why.attribute(keyPattern, ev.Reason)...))
 	}
 }

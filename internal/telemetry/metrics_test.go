@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -111,9 +112,9 @@ func TestEvents(t *testing.T) {
 		{Kind: audit.Refused, Method: "tasks/get", Reason: audit.NotFound},
 		{Kind: audit.Refused, Method: "made/up", Reason: audit.Unauthorized},
 		{Kind: audit.Refused, Reason: audit.Internal}, {Kind: audit.Refused, Method: "response", Reason: audit.Invalid},
-		{Kind: audit.Suspicious, Reason: "probing", Count: 1000},
 	} {
 		ev.Principal, ev.Task, ev.Address, ev.Session = private, "SECRET", "192.0.2.1", "session"
+		ev.Time = time.Now()
 		m.Record(t.Context(), ev)
 	}
 	m.want(map[string]string{
@@ -135,7 +136,26 @@ func TestEvents(t *testing.T) {
 		"coatcheck.operation.refused{coatcheck.refusal.reason=unauthorized,mcp.method.name=other}":                            "1",
 		"coatcheck.operation.refused{coatcheck.refusal.reason=internal}":                                                      "1",
 		"coatcheck.operation.refused{coatcheck.refusal.reason=invalid,mcp.method.name=response}":                              "1",
-		"coatcheck.suspicious{coatcheck.pattern.name=probing}":                                                                "1",
+	})
+}
+
+// AUD-2: a pattern counts once for each window and requestor, whatever others make of it.
+func TestSuspicious(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := measure(t)
+		for _, p := range []task.Principal{"mallory", "trudy", "alice"} {
+			for range map[bool]int{true: 3, false: 300}[p == "alice"] {
+				m.Record(t.Context(), audit.Event{Kind: audit.Refused, Method: "tasks/get", Reason: audit.NotFound, Principal: p, Task: "guess"})
+			}
+		}
+		m.Record(t.Context(), audit.Event{Kind: audit.Suspicious, Reason: audit.ManyMisses, Principal: "mallory", Count: 10})
+		<-time.After(2 * time.Minute) // the windows close, with an event each
+		m.Record(t.Context(), audit.Event{Kind: audit.Created, Principal: "alice"})
+		m.want(map[string]string{
+			"coatcheck.suspicious{coatcheck.pattern.name=many_misses}":                                  "2",
+			"coatcheck.operation.refused{coatcheck.refusal.reason=not_found,mcp.method.name=tasks/get}": "603",
+			"coatcheck.task.created{}": "1",
+		})
 	})
 }
 
