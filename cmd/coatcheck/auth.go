@@ -72,8 +72,8 @@ func (a *authMode) Decode(ctx *kong.DecodeContext) error {
 // operations are what --operation-scope takes.
 var operations = []receiver.Operation{receiver.Create, receiver.Read, receiver.Cancel}
 
-// apply sets what the flags say.
-func (f *authFlags) apply(cfg *gateway.Config) error {
+// applyAuth sets what the flags say.
+func (f *authFlags) applyAuth(cfg *gateway.Config) error {
 	mode := f.Auth.mode
 	cfg.Auth = authn.Config{Mode: mode, Scopes: f.Scope}
 	switch mode {

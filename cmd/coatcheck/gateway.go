@@ -104,7 +104,7 @@ func (c *gatewayCmd) config() (gateway.Config, error) {
 	if cfg.Principal != "" && !c.Stdio && !cfg.SingleUser {
 		return cfg, errors.New("--principal names the one requestor there is: add --stdio or --single-user")
 	}
-	if err := c.authFlags.apply(&cfg); err != nil {
+	if err := c.applyAuth(&cfg); err != nil {
 		return cfg, err
 	}
 	if err := c.applyMetrics(&cfg); err != nil {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -149,14 +150,20 @@ type client struct {
 	t       *testing.T
 	url     string
 	session string
+	header  http.Header // of each request, beside what belongs on it
 	web     *http.Client
 }
 
 func newClient(t *testing.T, url string) *client {
 	t.Helper()
+	return newClientWith(t, url, nil)
+}
+
+func newClientWith(t *testing.T, url string, header http.Header) *client {
+	t.Helper()
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
-	c := &client{t: t, url: url, web: &http.Client{Transport: transport}}
+	c := &client{t: t, url: url, header: header, web: &http.Client{Transport: transport}}
 	resp := c.post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
 	if resp.status != http.StatusOK {
 		t.Fatalf("initialize: %d %s", resp.status, resp.body)
@@ -187,6 +194,7 @@ func (c *client) request(method, body string) *http.Request {
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json, text/event-stream")
+	maps.Copy(req.Header, c.header)
 	if c.session != "" {
 		req.Header.Set("Mcp-Session-Id", c.session)
 		req.Header.Set("Mcp-Protocol-Version", "2025-11-25")
