@@ -80,6 +80,10 @@ type Options struct {
 	// subject is UserID, and whose issuer and client are Extra["iss"] and Extra["client_id"],
 	// where they are strings: TokenPrincipal. Without one all requestors are one, ids are the only secret, and tasks/list does not exist.
 	Principal func(*http.Request) (p task.Principal, identified bool)
+	// Scopes are what the SDK's auth.TokenInfo must name for an operation, with spaces between
+	// them where it takes several; who lacks one is answered -32033, and 403. Default: none is
+	// needed. A requestor without a TokenInfo, as over stdio, needs none.
+	Scopes map[Operation]string
 	// LocalPrincipal is the one requestor of a stdio or in-memory transport. Default: the
 	// name of the operating-system user.
 	LocalPrincipal task.Principal
@@ -175,6 +179,7 @@ func Open(ctx context.Context, server *mcp.Server, opts *Options) (*Runtime, err
 		MinRetention: rt.opts.MinRetention,
 		PollInterval: rt.opts.PollInterval,
 		Grace:        rt.opts.Grace,
+		Scopes:       rt.opts.Scopes,
 		Limits:       rt.opts.Limits,
 		Audit:        rt.opts.Audit,
 		Logger:       rt.opts.Logger,

@@ -35,6 +35,7 @@ func TestGatewayFlags(t *testing.T) {
 		Support: protocol.Optional, Tools: map[string]protocol.TaskSupport{},
 		DefaultTTL: time.Hour, MaxTTL: 24 * time.Hour, MinRetention: 10 * time.Minute,
 		PollInterval: time.Second, Processes: 4, SessionIdle: 30 * time.Minute,
+		Guard: gateway.Guard{Connections: 4096, Sessions: 64},
 	}
 	for _, c := range []struct {
 		args   []string

@@ -45,7 +45,11 @@ func (c *Config) guard(listener net.Listener, sink audit.Sink) (*authn.Guard, er
 		if err != nil || !local {
 			return nil, errors.New("clients reach the server by another name than it knows: --resource says by which URL")
 		}
-		auth.Resource = "http://" + net.JoinHostPort(host, fmt.Sprint(at.Port())) + "/mcp"
+		scheme := "http://"
+		if c.Guard.TLS != nil {
+			scheme = "https://"
+		}
+		auth.Resource = scheme + net.JoinHostPort(host, fmt.Sprint(at.Port())) + "/mcp"
 	}
 	return authn.New(auth)
 }
@@ -91,7 +95,7 @@ func (c *Config) web() (http.RoundTripper, error) {
 	}
 	target, err := url.Parse(c.URL)
 	if err != nil {
-		return nil, err
+		return nil, errors.New("the URL of the server is malformed") // not which: it may have secrets
 	}
 	secret := authn.ReadSecret(token)
 	if _, err := secret.Get(); err != nil {

@@ -121,7 +121,13 @@ func start(t *testing.T, c Config) (url string, stop func()) {
 	}
 	c.Listen = "127.0.0.1:0"
 	ready := make(chan string, 1)
-	c.Ready = func(address string) { ready <- "http://" + address + "/mcp" }
+	c.Ready = func(address string) {
+		scheme := "http://"
+		if c.Guard.TLS != nil {
+			scheme = "https://"
+		}
+		ready <- scheme + address + "/mcp"
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- Serve(ctx, c) }()

@@ -4,6 +4,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -14,6 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/net/netutil"
 
 	"github.com/coatcheck/coatcheck/audit"
 	"github.com/coatcheck/coatcheck/internal/authn"
@@ -51,6 +53,7 @@ type Config struct {
 
 	AnyHost    bool           // see wire.HTTPOptions
 	SingleUser bool           // all HTTP requestors are one
+	Guard      Guard          // of the HTTP endpoint
 	Principal  task.Principal // its name, and that of the stdio requestor; default the OS user
 
 	Auth     authn.Config                  // who the HTTP requestors are; default nobody in particular
@@ -93,6 +96,7 @@ func Serve(ctx context.Context, c Config) error {
 	if c.SessionIdle <= 0 {
 		c.SessionIdle = 30 * time.Minute
 	}
+	c.Guard.setDefaults()
 	ops, err := c.ops(ctx)
 	if err != nil {
 		return err
@@ -108,8 +112,14 @@ func Serve(ctx context.Context, c Config) error {
 		sink = metrics
 	}
 	var listener net.Listener
+	var certificates *tls.Config
 	var guard *authn.Guard
 	if c.Stdio == nil {
+		if c.Guard.TLS != nil {
+			if certificates, err = c.Guard.TLS.serverConfig(c.Guard.Times.Files, c.Logger); err != nil {
+				return err
+			}
+		}
 		if listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", c.Listen); err != nil {
 			return err
 		}
@@ -162,7 +172,7 @@ func Serve(ctx context.Context, c Config) error {
 		ops.stop()
 		return errors.Join(err, n.Close(context.WithoutCancel(ctx)), server.Close())
 	}
-	return errors.Join(c.serveHTTP(ctx, n, listener, guard, web), server.Close())
+	return errors.Join(c.serveHTTP(ctx, n, listener, certificates, guard, web), server.Close())
 }
 
 // server is where tasks run.
@@ -195,7 +205,12 @@ func (c *Config) serveStdio(ctx context.Context, n *node.Node, web http.RoundTri
 	return bridge(ctx, front, back)
 }
 
-func (c *Config) serveHTTP(ctx context.Context, n *node.Node, listener net.Listener, guard *authn.Guard, web http.RoundTripper) error {
+func (c *Config) serveHTTP(ctx context.Context, n *node.Node, listener net.Listener, certificates *tls.Config, guard *authn.Guard, web http.RoundTripper) error {
+	// The host is looked at before.
+	opts := &wire.HTTPOptions{AnyHost: true, Principal: c.principal(), Address: authn.Address(c.Auth.TrustedProxies)}
+	if guard != nil {
+		opts.Challenge = guard.Challenge()
+	}
 	var inner http.Handler
 	if c.URL != "" {
 		var err error
@@ -203,7 +218,7 @@ func (c *Config) serveHTTP(ctx context.Context, n *node.Node, listener net.Liste
 			return errors.Join(err, n.Close(ctx))
 		}
 	} else {
-		sessions := newProcesses(c.process, c.SessionIdle, c.principal(), c.Logger)
+		sessions := newProcesses(c.process, c.SessionIdle, newPlaces(c.Guard.Sessions), c.holders(opts), opts.Principal, c.Logger)
 		defer sessions.Close()
 		if n.Metrics != nil {
 			if err := n.Metrics.ObserveSessions(sessions.count); err != nil {
@@ -212,22 +227,24 @@ func (c *Config) serveHTTP(ctx context.Context, n *node.Node, listener net.Liste
 		}
 		inner = sessions
 	}
-	opts := &wire.HTTPOptions{AnyHost: c.AnyHost, Principal: c.principal(), Address: authn.Address(c.Auth.TrustedProxies)}
-	mux := http.NewServeMux()
-	if guard == nil {
-		mux.Handle("/mcp", wire.Handler(inner, n.Receiver, opts))
-	} else {
-		opts.Challenge = guard.Challenge()
-		mux.Handle("/mcp", guard.Handler(wire.Handler(inner, n.Receiver, opts)))
-		guard.Mount(mux, "/mcp")
-	}
 	endpoint := &http.Server{
-		Handler:           mux,
-		ReadHeaderTimeout: 10 * time.Second,
+		Handler:           c.handler(inner, n.Receiver, opts, guard),
+		TLSConfig:         certificates,
+		ReadHeaderTimeout: c.Guard.Times.Header,
+		IdleTimeout:       c.Guard.Times.Idle,
+		MaxHeaderBytes:    maxHeader,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: streams, WriteByteTimeout: c.Guard.Times.Write},
 		ErrorLog:          slog.NewLogLogger(c.Logger.Handler(), slog.LevelDebug),
 	}
+	listener = netutil.LimitListener(listener, c.Guard.Connections)
 	served := make(chan error, 1)
-	go func() { served <- endpoint.Serve(listener) }()
+	go func() {
+		if certificates != nil {
+			served <- endpoint.ServeTLS(listener, "", "")
+		} else {
+			served <- endpoint.Serve(listener)
+		}
+	}()
 	if c.Ready != nil {
 		c.Ready(listener.Addr().String())
 	}
@@ -245,4 +262,16 @@ func (c *Config) serveHTTP(ctx context.Context, n *node.Node, listener net.Liste
 		_ = endpoint.Close() // streams that wait for nothing, such as GET
 	}
 	return err
+}
+
+// handler is everything that the endpoint serves.
+func (c *Config) handler(inner http.Handler, r *receiver.Receiver, opts *wire.HTTPOptions, guard *authn.Guard) http.Handler {
+	mux := http.NewServeMux()
+	if guard == nil {
+		mux.Handle("/mcp", wire.Handler(inner, r, opts))
+	} else {
+		mux.Handle("/mcp", guard.Handler(wire.Handler(inner, r, opts)))
+		guard.Mount(mux, "/mcp")
+	}
+	return &guarded{Guard: c.Guard, anyHost: c.AnyHost, inner: mux}
 }

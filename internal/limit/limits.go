@@ -89,7 +89,7 @@ func (l Limits) or(l2 Limits) Limits {
 	return Limits{
 		Running: cmp.Or(l.Running, l2.Running),
 		Queued:  cmp.Or(l.Queued, l2.Queued),
-		NoQueue: l.NoQueue || l2.NoQueue,
+		NoQueue: l.NoQueue || l.Queued == 0 && l2.NoQueue, // who has a queue of his own has one
 		Tasks:   cmp.Or(l.Tasks, l2.Tasks),
 		Bytes:   cmp.Or(l.Bytes, l2.Bytes),
 		Request: cmp.Or(l.Request, l2.Request),

@@ -75,13 +75,16 @@ type Node struct {
 
 // Open returns a running node. Close ends it.
 func Open(ctx context.Context, c Config) (*Node, error) {
+	if err := c.Limits.Validate(); err != nil {
+		return nil, fmt.Errorf("limits: %w", err)
+	}
 	n := &Node{store: c.Store, owned: c.Store == nil, grace: c.Grace}
 	if n.grace == 0 {
 		n.grace = 10 * time.Second
 	}
 	if n.owned {
 		var err error
-		if n.store, err = openStore(ctx, c.Database); err != nil {
+		if n.store, err = openStore(ctx, c.Database, c.Logger); err != nil {
 			return nil, err
 		}
 	}
@@ -152,7 +155,7 @@ func (n *Node) closeStore() error {
 	return n.store.Close()
 }
 
-func openStore(ctx context.Context, database string) (store.Store, error) {
+func openStore(ctx context.Context, database string, log *slog.Logger) (store.Store, error) {
 	if database == "" {
 		database = DefaultDatabase
 	}
@@ -161,7 +164,7 @@ func openStore(ctx context.Context, database string) (store.Store, error) {
 	case ok && kind == "memory" && place == "":
 		return memory.New(), nil
 	case ok && kind == "sqlite" && place != "":
-		s, err := sqlite.Open(ctx, place, nil)
+		s, err := sqlite.Open(ctx, place, &sqlite.Options{Logger: log})
 		if err != nil {
 			return nil, fmt.Errorf("cannot open the store %s: %w", database, err)
 		}
