@@ -46,16 +46,16 @@ func (tr *traced) named(name string) []sdktrace.ReadOnlySpan {
 	return all
 }
 
-// last returns the span of that name which ended last, once there are n.
-func (tr *traced) last(name string, n int) sdktrace.ReadOnlySpan {
+// only returns the one span of that name, once it has ended.
+func (tr *traced) only(name string) sdktrace.ReadOnlySpan {
 	tr.Helper()
-	for deadline := time.Now().Add(10 * time.Second); len(tr.named(name)) < n && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); len(tr.named(name)) == 0 && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 	}
 	all := tr.named(name)
-	if len(all) != n {
-		tr.Fatalf("%d spans are named %s, want %d", len(all), name, n)
+	if len(all) != 1 {
+		tr.Fatalf("%d spans are named %s, want 1", len(all), name)
 	}
-	return all[n-1]
+	return all[0]
 }
 
 func (tr *traced) child(span sdktrace.ReadOnlySpan, of trace.SpanContext) {
@@ -194,7 +194,7 @@ func TestTaskSpans(t *testing.T) {
 		if _, err := ask.Wait(tr.Context()); err != nil {
 			tr.Fatal(err)
 		}
-		create, run := tr.last("tools/call ask", 1), tr.last("run ask", 1)
+		create, run := tr.only("tools/call ask"), tr.only("run ask")
 		if !parent("tools/call ask", create.Parent()) || create.SpanKind() != trace.SpanKindServer {
 			tr.Errorf("the create: %v, of %v", create.SpanKind(), create.Parent())
 		}
@@ -204,8 +204,8 @@ func TestTaskSpans(t *testing.T) {
 		})
 		tr.child(run, create.SpanContext())
 		tr.has(run, map[attribute.Key]string{"gen_ai.tool.name": "ask", "coatcheck.task.id": ask.ID(), "coatcheck.task.status": "completed"})
-		tr.child(tr.last("own", 1), run.SpanContext())
-		question := tr.last("elicitation/create", 1)
+		tr.child(tr.only("own"), run.SpanContext())
+		question := tr.only("elicitation/create")
 		tr.child(question, run.SpanContext())
 		if question.EndTime().After(run.EndTime()) || question.Status().Code != codes.Unset {
 			tr.Errorf("the question ended %v after the work, %v", question.EndTime().Sub(run.EndTime()), question.Status())
@@ -239,7 +239,7 @@ func TestTaskSpans(t *testing.T) {
 
 		for tool, kind := range map[string]string{"fail": "tool_error", "error": "-32050"} {
 			_, _ = begin(tool).Wait(tr.Context())
-			failed := tr.last("run "+tool, 1)
+			failed := tr.only("run "+tool)
 			tr.has(failed, map[attribute.Key]string{"error.type": kind, "coatcheck.task.status": "failed"})
 			if failed.Status().Code != codes.Error {
 				tr.Errorf("%s: %v", tool, failed.Status())
@@ -251,9 +251,9 @@ func TestTaskSpans(t *testing.T) {
 		if err := wait.Cancel(tr.Context()); err != nil {
 			tr.Fatal(err)
 		}
-		cancelled := tr.last("run wait", 1)
+		cancelled := tr.only("run wait")
 		tr.has(cancelled, map[attribute.Key]string{"coatcheck.task.status": "cancelled", "error.type": ""})
-		cancel := tr.last("tasks/cancel wait", 1)
+		cancel := tr.only("tasks/cancel wait")
 		if links := cancel.Links(); len(links) != 1 || links[0].SpanContext.SpanID() != cancelled.SpanContext().SpanID() {
 			tr.Errorf("the cancel links to %v", links)
 		}
@@ -317,17 +317,17 @@ func TestTraceOfHeaders(t *testing.T) {
 			_ = resp.Body.Close()
 		}
 		post("tasks/get", `{"taskId":"nobodys"}`)
-		get := tr.last("tasks/get", 1)
+		get := tr.only("tasks/get")
 		if len(get.Links()) != 0 || !strings.Contains(header, get.Parent().TraceID().String()+"-"+get.Parent().SpanID().String()) {
 			tr.Errorf("of %v, links %v", get.Parent(), get.Links())
 		}
 		tr.has(get, map[attribute.Key]string{"error.type": "-32602", "jsonrpc.request.id": "n1"})
 		post("tools/call", `{"name":"fail","task":{},"_meta":{"traceparent":"`+meta+`"}}`)
-		create := tr.last("tools/call fail", 1)
+		create := tr.only("tools/call fail")
 		if !strings.Contains(meta, create.Parent().TraceID().String()+"-"+create.Parent().SpanID().String()) {
 			tr.Errorf("of %v", create.Parent())
 		}
-		tr.child(tr.last("run fail", 1), create.SpanContext())
+		tr.child(tr.only("run fail"), create.SpanContext())
 		http.DefaultClient.CloseIdleConnections()
 	})
 }
