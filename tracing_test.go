@@ -239,7 +239,7 @@ func TestTaskSpans(t *testing.T) {
 
 		for tool, kind := range map[string]string{"fail": "tool_error", "error": "-32050"} {
 			_, _ = begin(tool).Wait(tr.Context())
-			failed := tr.only("run "+tool)
+			failed := tr.only("run " + tool)
 			tr.has(failed, map[attribute.Key]string{"error.type": kind, "coatcheck.task.status": "failed"})
 			if failed.Status().Code != codes.Error {
 				tr.Errorf("%s: %v", tool, failed.Status())
