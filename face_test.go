@@ -249,7 +249,7 @@ func (h *httpPeer) round(ctx context.Context, message []byte) ([]byte, error) {
 		return nil, err
 	}
 	h.refused.Store(resp)
-	if resp.StatusCode >= 300 && protocol.Get(body, "id") == nil {
+	if resp.StatusCode >= 300 && resp.StatusCode != http.StatusTooManyRequests {
 		return nil, fmt.Errorf("HTTP %d: %s", resp.StatusCode, body)
 	}
 	return body, nil

@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/coatcheck/coatcheck/internal/telemetry"
 	"github.com/coatcheck/coatcheck/protocol"
 )
 
@@ -68,44 +69,17 @@ type origin struct {
 // originOf reads the origin of a call from its params: those that a ledger kept, too.
 func originOf(params json.RawMessage) origin {
 	tool, _ := protocol.Unquote(protocol.Get(params, "name"))
-	ctx := propagation.TraceContext{}.Extract(context.Background(), meta(params))
+	ctx := propagation.TraceContext{}.Extract(context.Background(), telemetry.Meta(params))
 	return origin{tool, trace.SpanContextFromContext(ctx)}
 }
-
-// meta reads what carries trace contexts in MCP: the members traceparent and tracestate of
-// params._meta (SEP-414).
-type meta json.RawMessage
-
-var _ propagation.TextMapCarrier = meta{}
-
-func (m meta) Get(key string) string {
-	value, _ := protocol.Unquote(protocol.Get(protocol.Get(m, "_meta"), key))
-	return value
-}
-
-func (meta) Set(string, string) {}
-func (meta) Keys() []string     { return nil }
 
 // withTrace returns params with the trace context of ctx, if there is one. One that the
 // caller has put there stays.
 func withTrace(ctx context.Context, params json.RawMessage) json.RawMessage {
-	carrier := propagation.MapCarrier{}
-	propagation.TraceContext{}.Inject(ctx, carrier)
-	if meta(params).Get("traceparent") != "" {
+	if telemetry.Meta(params).Get("traceparent") != "" {
 		return params
 	}
-	for _, key := range (propagation.TraceContext{}).Fields() {
-		value := carrier[key]
-		if value == "" {
-			continue
-		}
-		marked, err := protocol.SetMeta(params, key, protocol.AppendString(nil, value))
-		if err != nil {
-			return params
-		}
-		params = marked
-	}
-	return params
+	return telemetry.Inject(ctx, params)
 }
 
 // call sends a request, within a span of its own.

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/coatcheck/coatcheck/protocol"
 	"github.com/coatcheck/coatcheck/task"
 )
@@ -15,6 +17,7 @@ type openQuestion struct {
 	input task.InputRequest
 	reply func(task.Outcome) // to the work; must not block
 	on    *Feed              // the stream it is out on; nil: it waits for one
+	span  trace.Span         // nil if there is none
 	at    time.Time          // when it was asked
 }
 
@@ -285,6 +288,7 @@ func (e *Engine) silence(l *live) {
 	l.audience.over = true
 	for _, q := range l.audience.open {
 		e.takeBack(l, q, "")
+		q.dropped()
 	}
 	l.audience.open, l.audience.latest = nil, nil
 	e.silenceCalls(l)

@@ -86,6 +86,7 @@ func (e *Engine) Create(ctx context.Context, c Creation) (*task.Task, error) {
 		return e.repeated(ctx, c, existing)
 	}
 	e.expectExpiry(t)
+	e.tracing.begin(l)
 	e.recordOf(ctx, t, audit.Event{Kind: audit.Created, Method: c.Request.Method, Request: &c.Request})
 	starting, dropped := e.turns.stored(l)
 	if dropped {

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/coatcheck/coatcheck/audit"
 	"github.com/coatcheck/coatcheck/internal/limit"
 	"github.com/coatcheck/coatcheck/store"
@@ -40,6 +42,8 @@ type Options struct {
 
 	Limits *limit.Policy // of requestors and tools; default those of package limit
 	Audit  audit.Sink    // takes what happens to tasks; default none
+
+	TracerProvider trace.TracerProvider // of the spans of tasks' work and questions; default none
 
 	Logger *slog.Logger     // default: discards
 	Now    func() time.Time // default time.Now
@@ -111,6 +115,7 @@ type Engine struct {
 
 	outlets outlets
 	settled *cache
+	tracing *tracing
 	turns   *turns
 	runs    sync.WaitGroup
 
@@ -139,6 +144,7 @@ func New(ctx context.Context, opts Options) (*Engine, error) {
 		watchers: map[task.Ref]map[*watcher]struct{}{},
 		outlets:  outlets{of: map[task.Principal]map[string][]*Feed{}},
 		settled:  newCache(opts.CachedTasks),
+		tracing:  newTracing(opts.TracerProvider),
 		turns:    newTurns(opts.Limits),
 		poke:     make(chan struct{}, 1),
 	}

@@ -119,6 +119,7 @@ func (e *Engine) adopt(ctx context.Context, t *task.Task) error {
 		return err
 	}
 	e.wakeWatchers()
+	e.tracing.begin(l)
 	go e.run(l)
 	return nil
 }

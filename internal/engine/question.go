@@ -90,6 +90,7 @@ func (e *Engine) ask(l *live, method string, params []byte, reply func(task.Outc
 	}
 	q.name, q.at = question{l.ref.ID, q.input.Key}, e.opts.Now()
 	e.recordLive(l, audit.Event{Kind: audit.Asked, Reason: method})
+	e.tracing.ask(l, q)
 	l.audience.mu.Lock()
 	l.audience.open = append(l.audience.open, q)
 	e.offer(l, q)
@@ -126,6 +127,7 @@ func (e *Engine) withdraw(l *live, q *openQuestion) {
 		e.opts.Logger.Error("recording that a request was withdrawn failed", "task", l.ref.ID, "error", err)
 	}
 	e.closeQuestion(l, q, "")
+	q.dropped()
 }
 
 // answerLocked stores an answer to an open question.
@@ -217,6 +219,7 @@ func (e *Engine) answerLive(ctx context.Context, l *live, name question, id stri
 		return err
 	}
 	e.closeQuestion(l, q, id)
+	q.answered(answer)
 	e.recordOf(ctx, l.state.Load(), audit.Event{Kind: audit.Answered, Tool: l.tool, Reason: q.input.Method, Duration: e.opts.Now().Sub(q.at)})
 	q.reply(answer)
 	return nil
@@ -299,6 +302,7 @@ func (e *Engine) resumeAnswered(l *live, t *task.Task) {
 		}
 		if q, _ := l.find(input.Key); q != nil {
 			e.closeQuestion(l, q, "")
+			q.answered(*input.Answer)
 			q.reply(*input.Answer)
 		}
 	}

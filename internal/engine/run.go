@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/time/rate"
 
 	"github.com/coatcheck/coatcheck/audit"
@@ -49,6 +50,7 @@ type live struct {
 	queued     atomic.Bool     // it waits for its turn
 	job        *Job            // what is run, set before it is
 	began      atomic.Pointer[time.Time]
+	span       atomic.Pointer[trace.Span]   // of its work; nil if there is none
 	polls      atomic.Pointer[rate.Limiter] // how often it may be polled; nil: as one likes
 	immediate  chan string                  // what the model is told for now; nil if nobody waits for it
 
@@ -114,10 +116,12 @@ func (e *Engine) run(l *live) {
 	now := e.opts.Now()
 	l.began.Store(&now)
 	e.recordLive(l, audit.Event{Kind: audit.Started, Duration: max(0, now.Sub(l.turn.entered))})
+	var ctx context.Context
+	ctx, job.Request = l.work(job.Request)
 	job.Line = &line{engine: e, live: l, token: progressToken(job.Request.Params)}
 	starter, ok := e.opts.Runner.(Starter)
 	if !ok {
-		e.ended(l, e.invoke(l.ctx, job))
+		e.ended(l, e.invoke(ctx, job))
 		return
 	}
 	var once sync.Once
@@ -127,7 +131,7 @@ func (e *Engine) run(l *live) {
 			tell(task.Outcome{}, panicked(p))
 		}
 	}()
-	starter.Start(l.ctx, job, tell)
+	starter.Start(ctx, job, tell)
 }
 
 // ended is how the work of a task ended.
@@ -303,6 +307,7 @@ func (e *Engine) endLocked(l *live, final *task.Task, err error) {
 		e.settled.add(final)
 	}
 	e.silence(l)
+	e.tracing.end(l, final, err)
 	e.dismiss(l)
 	l.over, l.final, l.err = true, final, err
 	close(l.done)

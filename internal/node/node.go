@@ -104,6 +104,8 @@ func Open(ctx context.Context, c Config) (*Node, error) {
 		Audit:        c.Audit,
 		Logger:       c.Logger,
 
+		TracerProvider: c.TracerProvider,
+
 		PushInput:             c.PushInput,
 		NoStatusNotifications: c.NoStatusNotifications,
 	})
@@ -122,6 +124,8 @@ func Open(ctx context.Context, c Config) (*Node, error) {
 		Audit:     c.Audit,
 		PageSize:  c.PageSize,
 		Logger:    c.Logger,
+
+		TracerProvider: c.TracerProvider,
 	})
 	if err := n.observe(); err != nil {
 		return nil, errors.Join(err, n.Close(ctx))

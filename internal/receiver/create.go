@@ -69,6 +69,7 @@ func (o *operation) create(ctx context.Context, m *protocol.Message, augmentatio
 	if err != nil {
 		return o.failed(ctx, "create task", err)
 	}
+	o.about(ctx, t)
 	immediate := ""
 	if wait > 0 {
 		immediate = o.engine.Immediate(ctx, t.Ref, wait)

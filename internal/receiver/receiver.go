@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/coatcheck/coatcheck/audit"
 	"github.com/coatcheck/coatcheck/internal/engine"
 	"github.com/coatcheck/coatcheck/internal/limit"
@@ -33,6 +35,8 @@ type Options struct {
 	Audit    audit.Sink    // takes what is refused; default none
 	PageSize int           // tasks in a page of tasks/list; default 50
 	Logger   *slog.Logger  // default: discards
+
+	TracerProvider trace.TracerProvider // of the spans of requests; default none
 }
 
 // Receiver answers task messages. Its methods may be called concurrently.
@@ -47,12 +51,13 @@ type Receiver struct {
 	limits   *limit.Policy
 	rates    *rates
 	audit    audit.Sink
+	tracer   trace.Tracer // nil for none
 	log      *slog.Logger
 }
 
 // New returns a Receiver.
 func New(opts Options) *Receiver {
-	r := &Receiver{engine: opts.Engine, tools: opts.Tools, requests: opts.Requests, waits: opts.Immediate, asks: opts.Asks, scopes: opts.Scopes, pageSize: opts.PageSize, limits: opts.Limits, rates: newRates(), audit: opts.Audit, log: opts.Logger}
+	r := &Receiver{engine: opts.Engine, tools: opts.Tools, requests: opts.Requests, waits: opts.Immediate, asks: opts.Asks, scopes: opts.Scopes, pageSize: opts.PageSize, limits: opts.Limits, rates: newRates(), audit: opts.Audit, tracer: newTracer(opts.TracerProvider), log: opts.Logger}
 	if r.pageSize <= 0 {
 		r.pageSize = 50
 	}
@@ -127,15 +132,24 @@ func (r *Receiver) declares() bool { return r.tools.Any() || len(r.requests) > 0
 // Handle answers a call that Takes reported. It blocks only for tasks/result, until the
 // task is terminal or ctx is done; then the Answer is empty and err is ctx's. Result tells more.
 func (r *Receiver) Handle(ctx context.Context, from *Requestor, m *protocol.Message) (Answer, error) {
-	o := r.begin(from, m.Method)
-	switch m.Method {
-	case protocol.MethodTasksResult:
-		waiting, a := r.Result(ctx, from, m.Params)
+	if m.Method == protocol.MethodTasksResult {
+		waiting, a := r.Result(ctx, from, m)
 		if waiting == nil {
 			return a, nil
 		}
 		defer waiting.Close()
 		return waiting.Outcome(ctx)
+	}
+	ctx, span := r.trace(ctx, from, m.Method, m.ID, m.Params)
+	defer endSpan(span)
+	a, err := r.handle(ctx, from, m)
+	traced(span, a)
+	return a, err
+}
+
+func (r *Receiver) handle(ctx context.Context, from *Requestor, m *protocol.Message) (Answer, error) {
+	o := r.begin(from, m.Method)
+	switch m.Method {
 	case protocol.MethodToolsCall:
 		o.tool, _ = protocol.Unquote(protocol.Get(m.Params, "name"))
 	case protocol.MethodTasksGet, protocol.MethodTasksCancel, protocol.MethodTasksList:
@@ -162,7 +176,19 @@ func (r *Receiver) Handle(ctx context.Context, from *Requestor, m *protocol.Mess
 
 // Result begins to answer tasks/result. If that needs no waiting it returns the answer, and
 // nil; else Close must be called.
-func (r *Receiver) Result(ctx context.Context, from *Requestor, params json.RawMessage) (*Waiting, Answer) {
+func (r *Receiver) Result(ctx context.Context, from *Requestor, m *protocol.Message) (*Waiting, Answer) {
+	ctx, span := r.trace(ctx, from, m.Method, m.ID, m.Params)
+	waiting, a := r.outcome(ctx, from, m.Params)
+	if waiting != nil {
+		waiting.span = span
+		return waiting, a
+	}
+	traced(span, a)
+	endSpan(span)
+	return nil, a
+}
+
+func (r *Receiver) outcome(ctx context.Context, from *Requestor, params json.RawMessage) (*Waiting, Answer) {
 	o := r.begin(from, protocol.MethodTasksResult)
 	if a, ok := o.admit(ctx); !ok {
 		return nil, a
@@ -196,6 +222,7 @@ func (o *operation) get(ctx context.Context, params json.RawMessage) (Answer, er
 	if err != nil {
 		return o.failed(ctx, "retrieve task", err), nil
 	}
+	o.about(ctx, t)
 	wire := wireTask(t)
 	return Answer{Result: wire.AppendJSON(make([]byte, 0, 320))}, nil
 }
@@ -208,6 +235,7 @@ func (o *operation) cancel(ctx context.Context, params json.RawMessage) Answer {
 	t, err := o.engine.Cancel(engine.By(ctx, &o.from.Caller), ref)
 	switch {
 	case err == nil:
+		o.about(ctx, t)
 		wire := wireTask(t)
 		return Answer{Result: wire.AppendJSON(nil)}
 	case errors.Is(err, task.ErrTerminal):
@@ -225,6 +253,7 @@ func (o *operation) result(ctx context.Context, t *task.Task, err error) Answer 
 	if t.Status != task.Cancelled && t.Outcome == nil {
 		return o.failed(ctx, "retrieve task", errNoOutcome)
 	}
+	o.about(ctx, t)
 	o.record(ctx, audit.Event{Kind: audit.Retrieved, Status: t.Status, Tool: toolOf(t)})
 	switch {
 	case t.Status == task.Cancelled: // requirements C.2

@@ -57,7 +57,7 @@ func TestScopes(t *testing.T) {
 			if call.method != protocol.MethodTasksResult {
 				continue
 			}
-			if waiting, a := r.Result(t.Context(), from, m.Params); waiting != nil || (a.Scope != "") == may {
+			if waiting, a := r.Result(t.Context(), from, m); waiting != nil || (a.Scope != "") == may {
 				t.Errorf("%q, result: %s, scope %q", has, a.Error, a.Scope)
 			}
 		}

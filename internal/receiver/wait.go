@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/coatcheck/coatcheck/internal/engine"
 	"github.com/coatcheck/coatcheck/protocol"
 	"github.com/coatcheck/coatcheck/task"
@@ -62,6 +64,7 @@ func (from *Requestor) listener() engine.Listener {
 type Waiting struct {
 	*operation
 	ref        task.Ref
+	span       trace.Span         // nil for none
 	attendance *engine.Attendance // set once something is to be sent beside the answer
 }
 
@@ -77,7 +80,7 @@ func (w *Waiting) Next(ctx context.Context) (m Message, a Answer, last bool, err
 	case err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()):
 		return Message{}, Answer{}, false, err
 	case err != nil || t != nil:
-		return Message{}, w.result(ctx, t, err), true, nil
+		return Message{}, w.answer(ctx, t, err), true, nil
 	}
 	return message(ev), Answer{}, false, nil
 }
@@ -88,7 +91,16 @@ func (w *Waiting) Outcome(ctx context.Context) (Answer, error) {
 	if ctx.Err() != nil {
 		return Answer{}, ctx.Err()
 	}
-	return w.result(ctx, t, err), nil
+	return w.answer(ctx, t, err), nil
+}
+
+func (w *Waiting) answer(ctx context.Context, t *task.Task, err error) Answer {
+	if w.span != nil {
+		ctx = trace.ContextWithSpan(ctx, w.span)
+	}
+	a := w.result(ctx, t, err)
+	traced(w.span, a)
+	return a
 }
 
 // Close ends the waiting; the task goes on (GET-5).
@@ -97,6 +109,7 @@ func (w *Waiting) Close() {
 		w.attendance.Close()
 	}
 	w.rates.waits.leave(w.who)
+	endSpan(w.span)
 }
 
 // Outlet is a stream that belongs to a session, not to a call.

@@ -334,7 +334,7 @@ func (h *handler) accept(w http.ResponseWriter, req *http.Request, m *protocol.M
 // stream that is kept open until it is (RES-2), and carries what the task has to say (INP-5).
 // Dropping it loses nothing (GET-5).
 func (h *handler) result(w http.ResponseWriter, req *http.Request, from *receiver.Requestor, m *protocol.Message) {
-	waiting, a := h.receiver.Result(req.Context(), from, m.Params)
+	waiting, a := h.receiver.Result(req.Context(), from, m)
 	if waiting == nil {
 		h.write(w, http.StatusOK, a, m.ID)
 		return

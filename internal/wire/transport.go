@@ -264,7 +264,7 @@ func (c *conn) answer(ctx context.Context, from *receiver.Requestor, m *protocol
 	if m.Method != protocol.MethodTasksResult {
 		return c.receiver.Handle(ctx, from, m)
 	}
-	waiting, a := c.receiver.Result(ctx, from, m.Params)
+	waiting, a := c.receiver.Result(ctx, from, m)
 	if waiting == nil {
 		return a, nil
 	}
