@@ -4,15 +4,20 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/coatcheck/coatcheck/audit"
 	"github.com/coatcheck/coatcheck/internal/engine"
 	"github.com/coatcheck/coatcheck/internal/node"
 	"github.com/coatcheck/coatcheck/internal/receiver"
+	"github.com/coatcheck/coatcheck/internal/telemetry"
 	"github.com/coatcheck/coatcheck/internal/upstream"
 	"github.com/coatcheck/coatcheck/internal/wire"
 	"github.com/coatcheck/coatcheck/protocol"
@@ -63,12 +68,22 @@ type Options struct {
 	Limits *Policy
 	// Audit takes the events of tasks (AUD-1). Default: none.
 	Audit audit.Sink
+	// MeterProvider has tasks and the store measured (RSC-4), as docs/ops/README.md says.
+	// Default: none, at no cost.
+	MeterProvider metric.MeterProvider
+	// TracerProvider makes spans of creating tasks, of their work, of what they ask, and of
+	// each request about them, in the trace of the request. Default: none, at no cost.
+	TracerProvider trace.TracerProvider
 
 	// Principal returns whose tasks an HTTP request is about, and whether that tells the
 	// requestor from all others. Default: the identity of the SDK's auth.TokenInfo, whose
 	// subject is UserID, and whose issuer and client are Extra["iss"] and Extra["client_id"],
 	// where they are strings: TokenPrincipal. Without one all requestors are one, ids are the only secret, and tasks/list does not exist.
 	Principal func(*http.Request) (p task.Principal, identified bool)
+	// Scopes are what the SDK's auth.TokenInfo must name for an operation, with spaces between
+	// them where it takes several; who lacks one is answered -32033, and 403. Default: none is
+	// needed. A requestor without a TokenInfo, as over stdio, needs none.
+	Scopes map[Operation]string
 	// LocalPrincipal is the one requestor of a stdio or in-memory transport. Default: the
 	// name of the operating-system user.
 	LocalPrincipal task.Principal
@@ -144,6 +159,13 @@ func Open(ctx context.Context, server *mcp.Server, opts *Options) (*Runtime, err
 			immediate[name] = tool.Immediate
 		}
 	}
+	var metrics *telemetry.Metrics
+	if rt.opts.MeterProvider != nil {
+		var err error
+		if metrics, err = telemetry.New(rt.opts.MeterProvider, slices.Sorted(maps.Keys(support))...); err != nil {
+			return nil, err
+		}
+	}
 	var err error
 	rt.node, err = node.Open(ctx, node.Config{
 		Database:     rt.opts.Database,
@@ -157,9 +179,13 @@ func Open(ctx context.Context, server *mcp.Server, opts *Options) (*Runtime, err
 		MinRetention: rt.opts.MinRetention,
 		PollInterval: rt.opts.PollInterval,
 		Grace:        rt.opts.Grace,
+		Scopes:       rt.opts.Scopes,
 		Limits:       rt.opts.Limits,
 		Audit:        rt.opts.Audit,
 		Logger:       rt.opts.Logger,
+
+		Metrics:        metrics,
+		TracerProvider: rt.opts.TracerProvider,
 
 		PushInput:             rt.opts.PushInput,
 		NoStatusNotifications: rt.opts.NoStatusNotifications,

@@ -68,13 +68,18 @@ func (s settings) options() *coatcheck.Options {
 	if s.NoTools {
 		opts.Tools = nil
 	}
+	opts.Limits = s.policy()
+	return opts
+}
+
+func (s settings) policy() *coatcheck.Policy {
 	switch {
 	case s.NoLimits:
-		opts.Limits = limit.Off()
+		return limit.Off()
 	case s.Limits != nil:
-		opts.Limits = &coatcheck.Policy{Limits: *s.Limits, Tools: s.ToolLimits}
+		return &coatcheck.Policy{Limits: *s.Limits, Tools: s.ToolLimits}
 	}
-	return opts
+	return nil
 }
 
 func (s settings) version() string {

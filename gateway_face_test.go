@@ -33,6 +33,11 @@ func openGatewayToCommand(t *testing.T, s settings) func(string) *peer {
 }
 
 func openGatewayToURL(t *testing.T, s settings) func(string) *peer {
+	return openGateway(t, s, gateway.Config{URL: openPlainURL(t)})
+}
+
+// openPlainURL serves what knows nothing of tasks.
+func openPlainURL(t *testing.T) string {
 	server := newServer()
 	web := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
 	t.Cleanup(func() {
@@ -42,14 +47,19 @@ func openGatewayToURL(t *testing.T, s settings) func(string) *peer {
 			_ = session.Close()
 		}
 	})
-	return openGateway(t, s, gateway.Config{URL: web.URL})
+	return web.URL
 }
 
 func openGateway(t *testing.T, s settings, c gateway.Config) func(string) *peer {
+	return connectHTTP(t, s, openGatewayURL(t, s, c))
+}
+
+func openGatewayURL(t *testing.T, s settings, c gateway.Config) string {
 	ready := make(chan string, 1)
 	c.Listen, c.Store, c.Support = "127.0.0.1:0", s.Database, protocol.Optional
 	c.DefaultTTL, c.MaxTTL, c.MinRetention = time.Hour, 24*time.Hour, time.Minute
 	c.PushInput, c.NoStatusNotifications, c.Processes = s.PushInput, s.NoStatus, 2
+	c.Limits = s.policy()
 	c.Ready = func(address string) { ready <- "http://" + address + "/mcp" }
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
@@ -62,10 +72,10 @@ func openGateway(t *testing.T, s settings, c gateway.Config) func(string) *peer 
 	})
 	select {
 	case url := <-ready:
-		return connectHTTP(t, s, url)
+		return url
 	case err := <-served:
 		served <- nil
 		t.Fatal("gateway:", err)
-		return nil
+		return ""
 	}
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/coatcheck/coatcheck/task"
 )
 
-// The patterns that Watch sees: Reasons of Suspicious. A hit is an event that was refused.
+// The patterns that Watch sees: Reasons of Suspicious. A hit is a Refused event.
 const (
 	ManyMisses   = "many_misses"   // look-ups of tasks that are not there: NotFound, and limit "misses"
 	PollingStorm = "polling_storm" // limits "gets" and "polls"
 	CreateStorm  = "create_storm"  // limits "creates", "running", "queued", "tasks" and "bytes"
-	Probing      = "probing"       // a look-up of another principal's task; Task is its id
+	Probing      = "probing"       // such a look-up, of another principal's task; Task is its id
 	AuthFailures = "auth_failures" // Unauthorized, by address
 )
 
@@ -142,9 +142,6 @@ func (w *watch) match(ev *Event) (hits [2]*pattern) {
 	switch ev.Reason {
 	case NotFound:
 		hits[0] = w.misses
-		if owner, ok := w.owners.get(w.hash(ev.Task)); ok && ev.Task != "" && owner != w.hash(string(ev.Principal)) {
-			hits[1] = w.probes
-		}
 	case Unauthorized:
 		hits[0] = w.logins
 	case OverLimit:
@@ -155,6 +152,11 @@ func (w *watch) match(ev *Event) (hits [2]*pattern) {
 			hits[0] = w.polls
 		case "creates", "running", "queued", "tasks", "bytes":
 			hits[0] = w.creates
+		}
+	}
+	if hits[0] == w.misses && ev.Task != "" {
+		if owner, ok := w.owners.get(w.hash(ev.Task)); ok && owner != w.hash(string(ev.Principal)) {
+			hits[1] = w.probes
 		}
 	}
 	for i, p := range hits {

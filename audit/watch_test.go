@@ -87,6 +87,7 @@ func TestPatterns(t *testing.T) {
 		{audit.OverLimit, "inputs", ""},
 		{audit.OverLimit, "waits", ""},
 		{audit.OverLimit, "lists", ""},
+		{audit.Gone, "", ""},
 		{audit.Scope, "", ""},
 		{audit.Invalid, "", ""},
 		{audit.Internal, "", ""},
@@ -189,9 +190,14 @@ func TestProbing(t *testing.T) {
 	}
 	foreign := unknown
 	foreign.Task = id
-	w.record(t, 5, foreign)
+	w.record(t, 4, foreign)
+	foreign.Reason, foreign.Limit = audit.OverLimit, "misses"
+	w.record(t, 1, foreign)
 	nobody := foreign
-	nobody.Principal = ""
+	nobody.Principal, nobody.Reason, nobody.Limit = "", audit.NotFound, ""
+	other := nobody
+	other.Principal, other.Reason = "other", audit.Invalid // no look-up
+	w.record(t, 1, other)
 	w.record(t, 1, nobody)
 	got := w.take()
 	if len(got) != 2 || got[0].Principal != "mallory" || got[1].Principal != "" || got[1].Address != "192.0.2.7" {

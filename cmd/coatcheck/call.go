@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -13,12 +15,30 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/coatcheck/coatcheck/client"
+	"github.com/coatcheck/coatcheck/internal/authn"
 	"github.com/coatcheck/coatcheck/protocol"
 )
 
 // serverFlag is how a command is told of a server that is no URL.
 type serverFlag struct {
 	Stdio string `placeholder:"'COMMAND ARGS'" help:"Start this command and speak with it over its stdin and stdout; SERVER is then left out."`
+	// TokenFile is no token itself: a command line is seen by all users of a machine.
+	TokenFile string `placeholder:"FILE" help:"The bearer token to show SERVER, alone in a file. Default: the environment's COATCHECK_TOKEN, if there is one."`
+}
+
+// at is the server with a URL.
+func (f serverFlag) at(url string) target { return target{url: url, token: f.token} }
+
+// token returns the bearer token, "" if there is none.
+func (f serverFlag) token() (string, error) {
+	if f.TokenFile == "" {
+		return strings.TrimSpace(os.Getenv("COATCHECK_TOKEN")), nil
+	}
+	token, err := authn.ReadSecret(f.TokenFile).Get()
+	if err != nil {
+		return "", fmt.Errorf("--token-file: %w", err)
+	}
+	return token, nil
 }
 
 // callCmd is "coatcheck call".
@@ -68,7 +88,7 @@ func (c *callCmd) Validate() error {
 // parts tells the positional arguments apart: with --stdio the first is the tool.
 func (c *callCmd) parts() (to target, tool string, args []string) {
 	if c.Stdio == "" {
-		return target{url: c.Server}, c.Tool, c.Arguments
+		return c.at(c.Server), c.Tool, c.Arguments
 	}
 	if c.Tool != "" {
 		args = append([]string{c.Tool}, c.Arguments...)

@@ -53,7 +53,7 @@ func serveHTTP(ctx context.Context, server *mcp.Server, address string, std stre
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	stopped := context.AfterFunc(ctx, func() { srv.Close() })
 	defer stopped()
-	ready(std.err, listener.Addr().String())
+	ready(std.err, "http", listener.Addr().String())
 	if err := srv.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}

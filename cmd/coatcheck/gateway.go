@@ -44,6 +44,11 @@ type gatewayCmd struct {
 	auditFlags   `embed:""`
 	limitFlags   `embed:""`
 
+	metricsFlags `embed:""`
+
+	guardFlags `embed:""`
+	authFlags  `embed:""`
+
 	dashed int // how many positional arguments follow a "--"; -1 without one
 }
 
@@ -54,7 +59,7 @@ func (*gatewayCmd) Help() string {
   coatcheck gateway http://127.0.0.1:3001/mcp
   coatcheck gateway --tool render=required -- npx some-server
 
-The line "listening on http://HOST:PORT/mcp" on stderr says that it is ready. SIGTERM and
+The line "listening on http://HOST:PORT/mcp" (https with --tls-cert) on stderr says that it is ready. SIGTERM and
 SIGINT let running tasks finish for a short while, record the rest as failed, and end it.`
 }
 
@@ -93,8 +98,17 @@ func (c *gatewayCmd) config() (gateway.Config, error) {
 	case c.Listen == "":
 		cfg.Listen = "127.0.0.1:8080"
 	}
+	if cfg.Guard, err = c.guard(c.Stdio); err != nil {
+		return cfg, err
+	}
 	if cfg.Principal != "" && !c.Stdio && !cfg.SingleUser {
 		return cfg, errors.New("--principal names the one requestor there is: add --stdio or --single-user")
+	}
+	if err := c.authFlags.apply(&cfg); err != nil {
+		return cfg, err
+	}
+	if err := c.applyMetrics(&cfg); err != nil {
+		return cfg, err
 	}
 	if err := checkStore("--store", cfg.Store); err != nil {
 		return cfg, err
@@ -161,7 +175,7 @@ func (c *gatewayCmd) upstream() (address string, command []string, err error) {
 	}
 	u, err := url.Parse(before[0])
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return "", nil, fmt.Errorf("%q is no http or https URL; a command stands after --", before[0])
+		return "", nil, fmt.Errorf("%q is no http or https URL; a command stands after --", withoutSecrets(before[0]))
 	}
 	if len(before) > 1 {
 		return "", nil, fmt.Errorf("unexpected argument %s: there is one URL", before[1])
@@ -198,21 +212,25 @@ func (c *gatewayCmd) Run(std streams) error {
 	}
 	defer auditLog.Close()
 	cfg.Audit = sink
-	cfg.Ready = func(address string) { ready(std.err, address) }
+	cfg.Ready = func(address string) { ready(std.err, c.scheme(), address) }
+	cfg.MetricsReady = func(address string) { metricsReady(std.err, address) }
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	err = gateway.Serve(ctx, cfg)
 	var failed *net.OpError
 	if errors.As(err, &failed) && failed.Op == "listen" {
+		if errors.Is(err, gateway.ErrMetrics) {
+			return listenError(cfg.Metrics, "--metrics", failed)
+		}
 		return listenError(cfg.Listen, "--listen", failed)
 	}
-	return err
+	return tlsError(err)
 }
 
 // readyPrefix starts the line that says where a server listens.
 const readyPrefix = "listening on "
 
-func ready(w io.Writer, address string) {
-	fmt.Fprintf(w, "%shttp://%s/mcp\n", readyPrefix, address)
+func ready(w io.Writer, scheme, address string) {
+	fmt.Fprintf(w, "%s%s://%s/mcp\n", readyPrefix, scheme, address)
 }

@@ -35,6 +35,7 @@ func TestGatewayFlags(t *testing.T) {
 		Support: protocol.Optional, Tools: map[string]protocol.TaskSupport{},
 		DefaultTTL: time.Hour, MaxTTL: 24 * time.Hour, MinRetention: 10 * time.Minute,
 		PollInterval: time.Second, Processes: 4, SessionIdle: 30 * time.Minute,
+		Guard: gateway.Guard{Connections: 4096, Sessions: 64},
 	}
 	for _, c := range []struct {
 		args   []string
@@ -52,6 +53,9 @@ func TestGatewayFlags(t *testing.T) {
 		{[]string{"--default-ttl=2m", "--max-ttl=3m", "--min-retention=1m", "--poll-interval=50ms", "--processes=1", "--session-idle=1h", "--single-user", "http://h/mcp"}, func(c *gateway.Config) {
 			c.DefaultTTL, c.MaxTTL, c.MinRetention = 2*time.Minute, 3*time.Minute, time.Minute
 			c.PollInterval, c.Processes, c.SessionIdle, c.SingleUser = 50*time.Millisecond, 1, time.Hour, true
+		}},
+		{[]string{"--metrics=127.0.0.1:0", "--listen=127.0.0.1:0", "http://h/mcp"}, func(c *gateway.Config) {
+			c.Listen, c.Metrics = "127.0.0.1:0", "127.0.0.1:0"
 		}},
 		// A shorter maximum shortens the defaults.
 		{[]string{"--max-ttl=1m", "http://h/mcp"}, func(c *gateway.Config) {
@@ -100,6 +104,8 @@ func TestGatewayRefusesFlags(t *testing.T) {
 		"--audit-thin http://h/":                    "--audit-thin says what is written: add --audit FILE",
 		"--audit a --audit-max-size 0 http://h/":    "--audit-max-size must be at least 1",
 		"--audit a --audit-keep 0 http://h/":        "--audit-keep must be at least 1",
+		"--metrics 9464 http://h/":                  `--metrics "9464" is not HOST:PORT`,
+		"--metrics 127.0.0.1:8080 http://h/":        "ports of their own",
 		"--frobnicate http://h/":                    "unknown flag --frobnicate",
 	} {
 		if got, err := parseGateway(t, strings.Fields(line)...); err == nil {

@@ -17,6 +17,7 @@ type cli struct {
 	Gateway       gatewayCmd       `cmd:"" help:"Serve an MCP server with its tools as durable tasks."`
 	Call          callCmd          `cmd:"" help:"Call a tool, as a task where the tool allows it."`
 	Tasks         tasksCmd         `cmd:"" help:"List, read, await and cancel tasks."`
+	Token         tokenCmd         `cmd:"" help:"Make a token for gateway --auth tokens."`
 	ExampleServer exampleServerCmd `cmd:"" name:"example-server" help:"Serve an example MCP server, which knows nothing of tasks."`
 	Demo          demoCmd          `cmd:"" help:"Show a task that survives kill -9 of its server."`
 }

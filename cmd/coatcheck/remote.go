@@ -22,7 +22,8 @@ import (
 // target says where a server is: at a URL, or behind a command.
 type target struct {
 	url   string
-	stdio string // the command line as it was given
+	stdio string                 // the command line as it was given
+	token func() (string, error) // the bearer token for url, "" for none; nil if there is none
 }
 
 // String is the target as the SERVER of a command line to paste.
@@ -40,7 +41,17 @@ func (t target) transport(std streams) (mcp.Transport, error) {
 		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 			return nil, fmt.Errorf("SERVER %q is no http or https URL; for a command use --stdio 'COMMAND ARGS'", t.url)
 		}
-		return session.HTTPTransport(t.url, &http.Client{}), nil
+		transport := &session.HTTP{URL: t.url, Client: &http.Client{}, Listen: true}
+		if t.token != nil {
+			token, err := t.token()
+			if err != nil {
+				return nil, err
+			}
+			if token != "" {
+				transport.Header = http.Header{"Authorization": {"Bearer " + token}}
+			}
+		}
+		return transport, nil
 	}
 	words, err := splitCommand(t.stdio)
 	if err != nil {
@@ -124,7 +135,10 @@ func (r *remote) connected(ctx context.Context) (*client.Session, error) {
 		Server: r.target.String(), MinPoll: minPoll, MaxPoll: maxPoll,
 		Handlers: r.peer.handlers, OnNotification: r.peer.notified, Host: r.peer.host,
 	})
-	if err != nil {
+	switch {
+	case errors.Is(err, session.ErrDenied):
+		return nil, fmt.Errorf("%s wants another token, or one at all: --token-file, or COATCHECK_TOKEN", r.target)
+	case err != nil:
 		return nil, fmt.Errorf("cannot connect to %s: %w; is an MCP server running there?", r.target, err)
 	}
 	r.session = s

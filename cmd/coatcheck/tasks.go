@@ -58,7 +58,7 @@ func (s *selection) parts() (to target, id string) {
 	if s.Stdio != "" {
 		return target{stdio: s.Stdio}, s.Server
 	}
-	return target{url: s.Server}, s.ID
+	return s.at(s.Server), s.ID
 }
 
 // open connects to the server. The context ends with SIGINT or SIGTERM.
@@ -181,7 +181,11 @@ func (c *tasksListCmd) Validate() error {
 func (c *tasksListCmd) Run(std streams) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	r, err := dial(ctx, target{c.Server, c.Stdio}, std, newDisplay(std.err), peer{})
+	to := target{stdio: c.Stdio}
+	if c.Stdio == "" {
+		to = c.at(c.Server)
+	}
+	r, err := dial(ctx, to, std, newDisplay(std.err), peer{})
 	if err != nil {
 		return err
 	}
@@ -198,7 +202,7 @@ func (c *tasksListCmd) Run(std streams) error {
 	answer, answered := errors.AsType[*jsonrpc.Error](err)
 	switch {
 	case errors.Is(err, client.ErrUnsupported):
-		return fmt.Errorf("the server at %s does not list tasks; a coatcheck gateway does with --single-user", r.target)
+		return fmt.Errorf("the server at %s does not list tasks; a coatcheck gateway does with --auth or --single-user", r.target)
 	case answered:
 		return fmt.Errorf("%s: %s (code %d)", protocol.MethodTasksList, oneLine(answer.Message), answer.Code)
 	case err != nil:

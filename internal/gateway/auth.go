@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/coatcheck/coatcheck/audit"
 	"github.com/coatcheck/coatcheck/internal/authn"
 	"github.com/coatcheck/coatcheck/internal/wire"
 	"github.com/coatcheck/coatcheck/task"
@@ -22,7 +23,7 @@ const (
 
 // guard returns what tells requestors apart; nil if nothing does. It refuses to serve everybody
 // who can reach a listener unless that was asked for.
-func (c *Config) guard(listener net.Listener) (*authn.Guard, error) {
+func (c *Config) guard(listener net.Listener, sink audit.Sink) (*authn.Guard, error) {
 	at, err := netip.ParseAddrPort(listener.Addr().String())
 	local := err == nil && at.Addr().IsLoopback()
 	if c.Auth.Mode == authn.None {
@@ -35,7 +36,7 @@ func (c *Config) guard(listener net.Listener) (*authn.Guard, error) {
 		return nil, errors.New("--single-user says that all requestors are one, and --auth that they are not")
 	}
 	auth := c.Auth
-	auth.Audit, auth.Logger, auth.PlainHTTP = c.Audit, c.Logger, c.Insecure
+	auth.Audit, auth.Logger, auth.PlainHTTP = sink, c.Logger, c.Insecure
 	for _, scopes := range c.Scopes {
 		auth.Offered = append(auth.Offered, strings.Fields(scopes)...)
 	}
@@ -44,7 +45,11 @@ func (c *Config) guard(listener net.Listener) (*authn.Guard, error) {
 		if err != nil || !local {
 			return nil, errors.New("clients reach the server by another name than it knows: --resource says by which URL")
 		}
-		auth.Resource = "http://" + net.JoinHostPort(host, fmt.Sprint(at.Port())) + "/mcp"
+		scheme := "http://"
+		if c.Guard.TLS != nil {
+			scheme = "https://"
+		}
+		auth.Resource = scheme + net.JoinHostPort(host, fmt.Sprint(at.Port())) + "/mcp"
 	}
 	return authn.New(auth)
 }
@@ -90,7 +95,7 @@ func (c *Config) web() (http.RoundTripper, error) {
 	}
 	target, err := url.Parse(c.URL)
 	if err != nil {
-		return nil, err
+		return nil, errors.New("the URL of the server is malformed") // not which: it may have secrets
 	}
 	secret := authn.ReadSecret(token)
 	if _, err := secret.Get(); err != nil {

@@ -15,8 +15,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.uber.org/goleak"
 
+	"github.com/coatcheck/coatcheck/internal/exampleserver"
 	"github.com/coatcheck/coatcheck/protocol"
 )
 
@@ -27,6 +29,9 @@ func TestMain(m *testing.M) {
 	switch os.Getenv(role) {
 	case "raw":
 		rawServer()
+		return
+	case "example":
+		_ = exampleserver.New().Run(context.Background(), &mcp.StdioTransport{}) // until its input ends
 		return
 	case "gateway":
 		if err := gatewayProcess(); err != nil {
@@ -104,8 +109,8 @@ func serve(t *testing.T, c Config) string {
 // start runs a gateway until stop is called.
 func start(t *testing.T, c Config) (url string, stop func()) {
 	t.Helper()
-	if len(c.Command) > 0 && c.Command[0] == "raw" {
-		t.Setenv(role, "raw")
+	if len(c.Command) > 0 && (c.Command[0] == "raw" || c.Command[0] == "example") {
+		t.Setenv(role, c.Command[0])
 		c.Command = []string{os.Args[0]}
 	}
 	if c.Store == "" {
@@ -116,7 +121,13 @@ func start(t *testing.T, c Config) (url string, stop func()) {
 	}
 	c.Listen = "127.0.0.1:0"
 	ready := make(chan string, 1)
-	c.Ready = func(address string) { ready <- "http://" + address + "/mcp" }
+	c.Ready = func(address string) {
+		scheme := "http://"
+		if c.Guard.TLS != nil {
+			scheme = "https://"
+		}
+		ready <- scheme + address + "/mcp"
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- Serve(ctx, c) }()

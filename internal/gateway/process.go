@@ -24,7 +24,8 @@ type processSession struct {
 	front     mcp.Connection // the transport's other side
 	back      mcp.Connection // the process
 	idle      time.Duration
-	forget    func()
+	forget    func() // called when the session ends
+	gone      func() // called when the process has ended
 	owner     task.Principal
 
 	ctx   context.Context // of the session
@@ -47,9 +48,9 @@ type call struct {
 	stream   *eventWriter
 }
 
-func newProcessSession(transport *mcp.StreamableServerTransport, front, back mcp.Connection, idle time.Duration, forget func()) *processSession {
+func newProcessSession(transport *mcp.StreamableServerTransport, front, back mcp.Connection, idle time.Duration, forget, gone func()) *processSession {
 	s := &processSession{
-		transport: transport, front: front, back: back, idle: idle, forget: forget,
+		transport: transport, front: front, back: back, idle: idle, forget: forget, gone: gone,
 		calls: map[jsonrpc.ID]*call{},
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
@@ -246,7 +247,10 @@ func (s *processSession) end(why error) {
 	}
 	s.stop()
 	_ = s.front.Close()
-	s.pumps.Go(func() { _ = s.back.Close() }) // waits for the process
+	s.pumps.Go(func() {
+		_ = s.back.Close() // waits for the process
+		s.gone()
+	})
 }
 
 // eventWriter is the response to a call. The transport writes whole events to it, so that

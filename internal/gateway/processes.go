@@ -5,11 +5,13 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"mime"
 	"net/http"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -31,6 +33,8 @@ const (
 type processes struct {
 	command func() *exec.Cmd
 	idle    time.Duration // after which a session without requests ends
+	places  *places
+	holder  func(*http.Request) string // of a session's place
 	log     *slog.Logger
 	// principal returns whose request it is: only who began a session has it (SEC-1).
 	principal func(*http.Request) (task.Principal, bool)
@@ -40,8 +44,8 @@ type processes struct {
 	closed bool
 }
 
-func newProcesses(command func() *exec.Cmd, idle time.Duration, principal func(*http.Request) (task.Principal, bool), log *slog.Logger) *processes {
-	return &processes{command: command, idle: idle, principal: principal, log: log, byID: map[string]*processSession{}}
+func newProcesses(command func() *exec.Cmd, idle time.Duration, places *places, holder func(*http.Request) string, principal func(*http.Request) (task.Principal, bool), log *slog.Logger) *processes {
+	return &processes{command: command, idle: idle, places: places, holder: holder, principal: principal, log: log, byID: map[string]*processSession{}}
 }
 
 // Close ends all sessions and their processes.
@@ -59,6 +63,13 @@ func (p *processes) Close() {
 	for _, s := range all {
 		s.pumps.Wait()
 	}
+}
+
+// count returns how many sessions live.
+func (p *processes) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.byID)
 }
 
 func (p *processes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
@@ -118,7 +129,12 @@ func (p *processes) post(w http.ResponseWriter, req *http.Request, s *processSes
 		writeError(w, http.StatusBadRequest, m.ID, protocol.CodeInvalidRequest, "Bad Request: the first request of a session must be initialize")
 		return
 	case s == nil:
-		if s, err = p.start(req.Context(), who); err != nil {
+		holder := p.holder(req)
+		if !p.places.take(holder) {
+			refuseSession(w, m.ID)
+			return
+		}
+		if s, err = p.start(req.Context(), who, func() { p.places.give(holder) }); err != nil {
 			p.log.Error("starting a server process failed", "error", err)
 			writeError(w, http.StatusBadGateway, m.ID, protocol.CodeInternalError, "the server process cannot be started")
 			return
@@ -128,18 +144,34 @@ func (p *processes) post(w http.ResponseWriter, req *http.Request, s *processSes
 	s.post(w, req, m, body)
 }
 
-// start begins a principal's session with a new process.
-func (p *processes) start(ctx context.Context, owner task.Principal) (*processSession, error) {
+// sessionWait is after how many seconds a client may ask again for a session.
+const sessionWait = 30
+
+// refuseSession answers an initialize for which there is no place.
+func refuseSession(w http.ResponseWriter, id []byte) {
+	w.Header().Set("Retry-After", strconv.Itoa(sessionWait))
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusServiceUnavailable)
+	refused := protocol.Errorf(protocol.CodeLimitExceeded, "Too many sessions are open: end one, or try again later")
+	refused.Data = fmt.Appendf(nil, `{"limit":"sessions","retryAfterMs":%d}`, sessionWait*1000)
+	_, _ = w.Write(protocol.AppendError(nil, id, refused.JSON()))
+}
+
+// start begins a principal's session with a new process. gone is called when the process has
+// ended, or there will be none.
+func (p *processes) start(ctx context.Context, owner task.Principal, gone func()) (*processSession, error) {
 	back, err := session.CommandTransport(p.command()).Connect(context.WithoutCancel(ctx))
 	if err != nil {
+		gone()
 		return nil, err
 	}
 	transport := &mcp.StreamableServerTransport{SessionID: rand.Text()}
 	front, err := transport.Connect(context.WithoutCancel(ctx))
 	if err != nil {
+		defer gone()
 		return nil, errors.Join(err, back.Close())
 	}
-	s := newProcessSession(transport, front, back, p.idle, func() { p.forget(transport.SessionID) })
+	s := newProcessSession(transport, front, back, p.idle, func() { p.forget(transport.SessionID) }, gone)
 	s.owner = owner
 	p.mu.Lock()
 	closed := p.closed

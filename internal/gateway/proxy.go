@@ -6,10 +6,13 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"strings"
 
+	"github.com/coatcheck/coatcheck/internal/session"
 	"github.com/coatcheck/coatcheck/protocol"
 )
 
@@ -18,8 +21,9 @@ import (
 func newProxy(endpoint string, transport http.RoundTripper, withheld []string, log *slog.Logger) (http.Handler, error) {
 	target, err := url.Parse(endpoint)
 	if err != nil {
-		return nil, err
+		return nil, errors.New("the URL of the server is malformed") // not which: it may have secrets
 	}
+	server := session.WithoutSecrets(target).String()
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			u := *target
@@ -27,8 +31,17 @@ func newProxy(endpoint string, transport http.RoundTripper, withheld []string, l
 			for _, name := range withheld {
 				r.Out.Header.Del(name)
 			}
+			if user := target.User; user != nil {
+				password, _ := user.Password()
+				r.Out.SetBasicAuth(user.Username(), password)
+			}
+			// That a page may ask was seen to here: the server behind knows neither its origin nor ours.
+			r.Out.Header.Del("Origin")
+			maps.DeleteFunc(r.Out.Header, func(name string, _ []string) bool { return strings.HasPrefix(name, "Sec-Fetch-") })
 		},
 		ModifyResponse: func(resp *http.Response) error {
+			// Who may read the answer is also said here.
+			maps.DeleteFunc(resp.Header, func(name string, _ []string) bool { return strings.HasPrefix(name, "Access-Control-") })
 			if len(withheld) > 0 { // it is the gateway's authorization that does not suffice
 				resp.Header.Del("Www-Authenticate")
 				if resp.StatusCode == http.StatusUnauthorized {
@@ -44,7 +57,7 @@ func newProxy(endpoint string, transport http.RoundTripper, withheld []string, l
 			if req.Context().Err() != nil {
 				return // the client went away
 			}
-			log.Warn("the server cannot be reached", "url", endpoint, "error", err)
+			log.Warn("the server cannot be reached", "url", server, "error", err)
 			if errors.Is(err, errUnauthorized) {
 				writeError(w, http.StatusBadGateway, idOf(req.Context()), protocol.CodeInternalError, "the server behind the gateway refused the gateway's authorization")
 				return

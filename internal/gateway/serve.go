@@ -4,6 +4,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -12,6 +13,9 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/net/netutil"
 
 	"github.com/coatcheck/coatcheck/audit"
 	"github.com/coatcheck/coatcheck/internal/authn"
@@ -49,6 +53,7 @@ type Config struct {
 
 	AnyHost    bool           // see wire.HTTPOptions
 	SingleUser bool           // all HTTP requestors are one
+	Guard      Guard          // of the HTTP endpoint
 	Principal  task.Principal // its name, and that of the stdio requestor; default the OS user
 
 	Auth     authn.Config                  // who the HTTP requestors are; default nobody in particular
@@ -61,6 +66,12 @@ type Config struct {
 
 	Limits *limit.Policy // default those of package limit
 	Audit  audit.Sink    // takes the events of tasks; default none
+
+	Metrics      string               // address to serve /metrics, /livez and /readyz on; default none
+	MetricsReady func(address string) // called when they can be reached
+	// MeterProvider measures tasks and the store, where Metrics does not. Default: none.
+	MeterProvider  metric.MeterProvider
+	TracerProvider trace.TracerProvider // of the spans of tasks; default none
 
 	Logger *slog.Logger         // default: discards
 	Ready  func(address string) // called when the HTTP endpoint can be reached
@@ -85,15 +96,35 @@ func Serve(ctx context.Context, c Config) error {
 	if c.SessionIdle <= 0 {
 		c.SessionIdle = 30 * time.Minute
 	}
+	c.Guard.setDefaults()
+	ops, err := c.ops(ctx)
+	if err != nil {
+		return err
+	}
+	defer ops.close()
+	defer context.AfterFunc(ctx, ops.stop)()
+	metrics, err := c.metrics(ops)
+	if err != nil {
+		return err
+	}
+	var sink audit.Sink
+	if metrics != nil {
+		sink = metrics
+	}
 	var listener net.Listener
+	var certificates *tls.Config
 	var guard *authn.Guard
 	if c.Stdio == nil {
-		var err error
+		if c.Guard.TLS != nil {
+			if certificates, err = c.Guard.TLS.serverConfig(c.Guard.Times.Files, c.Logger); err != nil {
+				return err
+			}
+		}
 		if listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", c.Listen); err != nil {
 			return err
 		}
 		defer listener.Close()
-		if guard, err = c.guard(listener); err != nil {
+		if guard, err = c.guard(listener, audit.Join(c.Audit, sink)); err != nil {
 			return err
 		}
 	}
@@ -123,17 +154,25 @@ func Serve(ctx context.Context, c Config) error {
 		Audit:        c.Audit,
 		Logger:       c.Logger,
 
+		Metrics:        metrics,
+		TracerProvider: c.TracerProvider,
+
 		PushInput:             c.PushInput,
 		NoStatusNotifications: c.NoStatusNotifications,
 	})
 	if err != nil {
 		return errors.Join(err, server.Close())
 	}
+	if err := measure(n, server); err != nil {
+		return errors.Join(err, n.Close(ctx), server.Close())
+	}
+	ops.started(n)
 	if c.Stdio != nil {
 		err = c.serveStdio(ctx, n, web)
+		ops.stop()
 		return errors.Join(err, n.Close(context.WithoutCancel(ctx)), server.Close())
 	}
-	return errors.Join(c.serveHTTP(ctx, n, listener, guard, web), server.Close())
+	return errors.Join(c.serveHTTP(ctx, n, listener, certificates, guard, web), server.Close())
 }
 
 // server is where tasks run.
@@ -166,7 +205,12 @@ func (c *Config) serveStdio(ctx context.Context, n *node.Node, web http.RoundTri
 	return bridge(ctx, front, back)
 }
 
-func (c *Config) serveHTTP(ctx context.Context, n *node.Node, listener net.Listener, guard *authn.Guard, web http.RoundTripper) error {
+func (c *Config) serveHTTP(ctx context.Context, n *node.Node, listener net.Listener, certificates *tls.Config, guard *authn.Guard, web http.RoundTripper) error {
+	// The host is looked at before.
+	opts := &wire.HTTPOptions{AnyHost: true, Principal: c.principal(), Address: authn.Address(c.Auth.TrustedProxies)}
+	if guard != nil {
+		opts.Challenge = guard.Challenge()
+	}
 	var inner http.Handler
 	if c.URL != "" {
 		var err error
@@ -174,26 +218,33 @@ func (c *Config) serveHTTP(ctx context.Context, n *node.Node, listener net.Liste
 			return errors.Join(err, n.Close(ctx))
 		}
 	} else {
-		sessions := newProcesses(c.process, c.SessionIdle, c.principal(), c.Logger)
+		sessions := newProcesses(c.process, c.SessionIdle, newPlaces(c.Guard.Sessions), c.holders(opts), opts.Principal, c.Logger)
 		defer sessions.Close()
+		if n.Metrics != nil {
+			if err := n.Metrics.ObserveSessions(sessions.count); err != nil {
+				return errors.Join(err, n.Close(ctx))
+			}
+		}
 		inner = sessions
 	}
-	opts := &wire.HTTPOptions{AnyHost: c.AnyHost, Principal: c.principal(), Address: authn.Address(c.Auth.TrustedProxies)}
-	mux := http.NewServeMux()
-	if guard == nil {
-		mux.Handle("/mcp", wire.Handler(inner, n.Receiver, opts))
-	} else {
-		opts.Challenge = guard.Challenge()
-		mux.Handle("/mcp", guard.Handler(wire.Handler(inner, n.Receiver, opts)))
-		guard.Mount(mux, "/mcp")
-	}
 	endpoint := &http.Server{
-		Handler:           mux,
-		ReadHeaderTimeout: 10 * time.Second,
+		Handler:           c.handler(inner, n.Receiver, opts, guard),
+		TLSConfig:         certificates,
+		ReadHeaderTimeout: c.Guard.Times.Header,
+		IdleTimeout:       c.Guard.Times.Idle,
+		MaxHeaderBytes:    maxHeader,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: streams, WriteByteTimeout: c.Guard.Times.Write},
 		ErrorLog:          slog.NewLogLogger(c.Logger.Handler(), slog.LevelDebug),
 	}
+	listener = netutil.LimitListener(listener, c.Guard.Connections)
 	served := make(chan error, 1)
-	go func() { served <- endpoint.Serve(listener) }()
+	go func() {
+		if certificates != nil {
+			served <- endpoint.ServeTLS(listener, "", "")
+		} else {
+			served <- endpoint.Serve(listener)
+		}
+	}()
 	if c.Ready != nil {
 		c.Ready(listener.Addr().String())
 	}
@@ -211,4 +262,16 @@ func (c *Config) serveHTTP(ctx context.Context, n *node.Node, listener net.Liste
 		_ = endpoint.Close() // streams that wait for nothing, such as GET
 	}
 	return err
+}
+
+// handler is everything that the endpoint serves.
+func (c *Config) handler(inner http.Handler, r *receiver.Receiver, opts *wire.HTTPOptions, guard *authn.Guard) http.Handler {
+	mux := http.NewServeMux()
+	if guard == nil {
+		mux.Handle("/mcp", wire.Handler(inner, r, opts))
+	} else {
+		mux.Handle("/mcp", guard.Handler(wire.Handler(inner, r, opts)))
+		guard.Mount(mux, "/mcp")
+	}
+	return &guarded{Guard: c.Guard, anyHost: c.AnyHost, inner: mux}
 }

@@ -10,10 +10,13 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/coatcheck/coatcheck/audit"
 	"github.com/coatcheck/coatcheck/internal/engine"
 	"github.com/coatcheck/coatcheck/internal/limit"
 	"github.com/coatcheck/coatcheck/internal/receiver"
+	"github.com/coatcheck/coatcheck/internal/telemetry"
 	"github.com/coatcheck/coatcheck/protocol"
 	"github.com/coatcheck/coatcheck/store"
 	"github.com/coatcheck/coatcheck/store/memory"
@@ -39,6 +42,9 @@ type Config struct {
 	Limits *limit.Policy // default those of package limit
 	Audit  audit.Sink    // takes the events of tasks; default none
 
+	Metrics        *telemetry.Metrics   // takes the events, too, and measures the store; Close closes it; default none
+	TracerProvider trace.TracerProvider // of the spans of tasks; default none
+
 	Asks bool   // see receiver.Options
 	Role string // see engine.Options
 
@@ -60,6 +66,7 @@ type Config struct {
 type Node struct {
 	Engine   *engine.Engine
 	Receiver *receiver.Receiver
+	Metrics  *telemetry.Metrics // nil if there are none
 
 	store store.Store
 	owned bool
@@ -77,13 +84,14 @@ func Open(ctx context.Context, c Config) (*Node, error) {
 	}
 	if n.owned {
 		var err error
-		if n.store, err = openStore(ctx, c.Database); err != nil {
+		if n.store, err = openStore(ctx, c.Database, c.Logger); err != nil {
 			return nil, err
 		}
 	}
+	measured := n.measure(&c)
 	var err error
 	n.Engine, err = engine.New(ctx, engine.Options{
-		Store:        n.store,
+		Store:        measured,
 		Runner:       c.Runner,
 		DefaultTTL:   c.DefaultTTL,
 		MaxTTL:       c.MaxTTL,
@@ -100,6 +108,7 @@ func Open(ctx context.Context, c Config) (*Node, error) {
 		NoStatusNotifications: c.NoStatusNotifications,
 	})
 	if err != nil {
+		n.unmeasure()
 		return nil, errors.Join(err, n.closeStore())
 	}
 	n.Receiver = receiver.New(receiver.Options{
@@ -114,6 +123,9 @@ func Open(ctx context.Context, c Config) (*Node, error) {
 		PageSize:  c.PageSize,
 		Logger:    c.Logger,
 	})
+	if err := n.observe(); err != nil {
+		return nil, errors.Join(err, n.Close(ctx))
+	}
 	return n, nil
 }
 
@@ -122,7 +134,14 @@ func Open(ctx context.Context, c Config) (*Node, error) {
 func (n *Node) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, max(0, n.grace))
 	defer cancel()
+	defer n.unmeasure()
 	return errors.Join(n.Engine.Shutdown(ctx), n.closeStore())
+}
+
+// Ready reports whether the store answers.
+func (n *Node) Ready(ctx context.Context) error {
+	_, _, err := n.store.NextDue(ctx, time.Now())
+	return err
 }
 
 func (n *Node) closeStore() error {
@@ -132,7 +151,7 @@ func (n *Node) closeStore() error {
 	return n.store.Close()
 }
 
-func openStore(ctx context.Context, database string) (store.Store, error) {
+func openStore(ctx context.Context, database string, log *slog.Logger) (store.Store, error) {
 	if database == "" {
 		database = DefaultDatabase
 	}
@@ -141,7 +160,7 @@ func openStore(ctx context.Context, database string) (store.Store, error) {
 	case ok && kind == "memory" && place == "":
 		return memory.New(), nil
 	case ok && kind == "sqlite" && place != "":
-		s, err := sqlite.Open(ctx, place, nil)
+		s, err := sqlite.Open(ctx, place, &sqlite.Options{Logger: log})
 		if err != nil {
 			return nil, fmt.Errorf("cannot open the store %s: %w", database, err)
 		}

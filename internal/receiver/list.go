@@ -3,6 +3,7 @@ package receiver
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/subtle"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
@@ -60,7 +61,7 @@ func parseCursor(p task.Principal, cursor string) (store.Position, error) {
 		return store.Position{}, errors.New("cursor too short")
 	}
 	digest, place := raw[:digestLen], raw[digestLen:]
-	if string(digest) != string(cursorDigest(p, place)) {
+	if subtle.ConstantTimeCompare(digest, cursorDigest(p, place)) != 1 {
 		return store.Position{}, errors.New("cursor is not of this listing")
 	}
 	at := time.UnixMilli(int64(binary.BigEndian.Uint64(place))).UTC()

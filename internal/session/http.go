@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -56,13 +57,17 @@ func (t *HTTP) Connect(ctx context.Context) (mcp.Connection, error) {
 	}
 	u, err := url.Parse(base.Endpoint)
 	if err != nil {
-		return nil, err
+		return nil, errors.New("the URL of the server is malformed") // not which: it may have secrets
 	}
 	client := http.Client{}
 	if base.HTTPClient != nil {
 		client = *base.HTTPClient
 	}
 	tripper := &tripper{base: client.Transport, host: u.Host, header: t.Header}
+	if base.OAuthHandler == nil { // which needs the URL as it is
+		tripper.secret = u
+		base.Endpoint = WithoutSecrets(u).String()
+	}
 	if tripper.base == nil {
 		tripper.base = http.DefaultTransport
 	}
@@ -226,6 +231,7 @@ type tripper struct {
 	base    http.RoundTripper
 	host    string
 	header  http.Header
+	secret  *url.URL // of which those above only know what has no secrets; nil if they know it all
 	version atomic.Pointer[string]
 	lost    atomic.Bool // the last answer to a message was 404
 	denied  atomic.Bool // the last answer to a message was 401 or 403
@@ -236,6 +242,7 @@ func (t *tripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	if version := t.version.Load(); version != nil && req.Header.Get(versionHeader) == "" {
 		req.Header.Set(versionHeader, *version)
 	}
+	t.reveal(req)
 	if req.URL.Host == t.host { // a redirect elsewhere must not see credentials
 		for name, values := range t.header {
 			if req.Header.Get(name) == "" {

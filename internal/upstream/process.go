@@ -74,6 +74,25 @@ func isStranger(job *engine.Job) bool {
 	return job.Caller == nil || !job.Caller.Identified && job.Caller.Session == ""
 }
 
+// Stats is the use of a pool at one moment.
+type Stats struct {
+	Limit  int // tasks that may work at a time
+	Busy   int // processes whose task works; for a while more than Limit when answers come
+	Input  int // processes whose task waits for input
+	Idle   int // processes that are kept for the next task
+	Queued int // tasks that wait for a process
+}
+
+// Stats returns the use of the pool.
+func (p *Processes) Stats() Stats {
+	s := Stats{Limit: p.slots.limit}
+	s.Busy, s.Input, s.Queued = p.slots.use()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.Idle = len(p.idle)
+	return s
+}
+
 // use is what a process is used for.
 type use struct {
 	line engine.Line   // the job's

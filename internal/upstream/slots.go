@@ -83,6 +83,13 @@ func (s *slots) spare() int {
 	return s.limit - (s.held - s.aside)
 }
 
+// use returns how many tasks work, wait for input, and wait for a slot.
+func (s *slots) use() (busy, aside, queued int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held - s.aside, s.aside, len(s.queue)
+}
+
 // slotLine is the line of a task that holds a slot. The task steps aside while it waits for
 // answers.
 type slotLine struct {

@@ -134,6 +134,37 @@ func TestWaitingTaskStepsAside(t *testing.T) {
 	})
 }
 
+// RSC-4: what the pool is used for, as it changes.
+func TestStats(t *testing.T) {
+	p := newProcesses(t, 1)
+	want := func(what string, s Stats) {
+		t.Helper()
+		s.Limit = 1
+		eventually(t, what, func() bool { return p.Stats() == s })
+	}
+	want("nothing", Stats{})
+	stop := occupied(t, p)
+	want("one works", Stats{Busy: 1})
+	replies := make(chan func(task.Outcome))
+	ended := make(chan error)
+	go func() {
+		job, _ := newJob("elicit")
+		job.Caller = &engine.Caller{Identified: true, Initialize: []byte(`{"capabilities":{"elicitation":{}}}`)}
+		job.Line = slowAnswers{job.Line, replies}
+		_, err := p.Run(t.Context(), job)
+		ended <- err
+	}()
+	want("and one waits for it", Stats{Busy: 1, Queued: 1})
+	stop()
+	reply := <-replies
+	want("which asks something", Stats{Input: 1})
+	reply(task.Outcome{Result: json.RawMessage(`{"action":"decline"}`)})
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	want("and its process is kept", Stats{Idle: 1})
+}
+
 // What the tools are waits for no task.
 func TestToolsWaitForNoTask(t *testing.T) {
 	p := newProcesses(t, 1)

@@ -16,10 +16,11 @@ func rebound(req *http.Request) bool {
 		return false
 	}
 	at, err := netip.ParseAddrPort(local.String())
-	return err == nil && at.Addr().IsLoopback() && !isLoopback(req.Host)
+	return err == nil && at.Addr().IsLoopback() && !IsLoopback(req.Host)
 }
 
-func isLoopback(host string) bool {
+// IsLoopback reports whether a host, with or without a port, is this machine by name or address.
+func IsLoopback(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}

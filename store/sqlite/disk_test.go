@@ -1,9 +1,11 @@
 package sqlite_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -90,6 +92,33 @@ func TestFileNames(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// A file that others may read is kept as it is, and complained of, once.
+func TestFileMode(t *testing.T) {
+	for mode, complaints := range map[os.FileMode]int{0o600: 0, 0o640: 1, 0o666: 1} {
+		file := filepath.Join(t.TempDir(), "tasks.db")
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(file, mode); err != nil { // whatever the umask
+			t.Fatal(err)
+		}
+		var log bytes.Buffer
+		s, err := sqlite.Open(t.Context(), file, &sqlite.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if n := strings.Count(log.String(), "level=WARN"); n != complaints || n > 0 && !strings.Contains(log.String(), fmt.Sprintf("mode=%04o", mode)) {
+			t.Errorf("mode %v: %s", mode, log.String())
+		}
+		if info, err := os.Stat(file); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("mode %v became %v, %v", mode, info.Mode(), err)
+		}
 	}
 }
 

@@ -7,9 +7,11 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"time"
 
@@ -31,6 +33,9 @@ type Options struct {
 	BusyTimeout time.Duration
 	// Readers is how many connections read beside the one that writes. Default 4.
 	Readers int
+	// Logger is told by Open if others than the owner may read or write the file. Default:
+	// discards.
+	Logger *slog.Logger
 }
 
 // Store keeps tasks in a SQLite database.
@@ -51,7 +56,8 @@ type Store struct {
 
 var _ store.Store = (*Store)(nil)
 
-// Open opens the database in a file, and makes it (mode 0600) if it is not there. Any
+// Open opens the database in a file, and makes it (mode 0600) if it is not there. The mode of a
+// file that is there stays; SQLite gives it to the files beside it. Any
 // number of processes on one machine may have it open.
 func Open(ctx context.Context, file string, opts *Options) (*Store, error) {
 	o := opts.withDefaults()
@@ -59,8 +65,12 @@ func Open(ctx context.Context, file string, opts *Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := f.Close(); err != nil {
+	info, err := f.Stat()
+	if err := errors.Join(err, f.Close()); err != nil {
 		return nil, err
+	}
+	if mode := info.Mode().Perm(); mode&0o077 != 0 && runtime.GOOS != "windows" { // which has no such modes
+		o.Logger.Warn("others than its owner may use the store's file", "file", file, "mode", fmt.Sprintf("%04o", mode), "advised", "0600")
 	}
 	// Readers connect later, when the working directory may be another: they must find this file.
 	if file, err = filepath.Abs(file); err != nil {
@@ -98,6 +108,9 @@ func (opts *Options) withDefaults() Options {
 	}
 	if o.Readers <= 0 {
 		o.Readers = 4
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	return o
 }
