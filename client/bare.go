@@ -59,7 +59,9 @@ func (s *Session) state(ctx context.Context, method, id string) (*State, error) 
 // say that it does not have the task. Task.Wait tells them apart, and survives a dropped
 // stream.
 func (s *Session) Result(ctx context.Context, id string) (json.RawMessage, error) {
-	return s.call(ctx, protocol.MethodTasksResult, protocol.Marshal(map[string]string{"taskId": id}))
+	return s.patiently(ctx, func() (json.RawMessage, error) {
+		return s.call(ctx, protocol.MethodTasksResult, protocol.Marshal(map[string]string{"taskId": id}))
+	})
 }
 
 // List returns an iterator over the requestor's tasks at the server, in its order (LST-1). An

@@ -228,8 +228,28 @@ func (s *Session) leave(t *Task) {
 	}
 }
 
-// ask sends a request that is answered at once.
+// ask sends a request that is answered at once. Where the server refuses it for a limit, it waits
+// as long as that says, and asks again.
 func (s *Session) ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+	return s.patiently(ctx, func() (json.RawMessage, error) { return s.askOnce(ctx, method, params) })
+}
+
+// patiently sends a request until it is not refused for a limit. The error is that of the last
+// time, ctx's, or ErrClosed.
+func (s *Session) patiently(ctx context.Context, send func() (json.RawMessage, error)) (json.RawMessage, error) {
+	for {
+		raw, err := send()
+		wait, limited := busy(err)
+		if !limited {
+			return raw, err
+		}
+		if err := s.pause(ctx, wait); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (s *Session) askOnce(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	return s.call(ctx, method, params)

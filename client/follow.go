@@ -121,6 +121,10 @@ func (f *following) answered(o outcome) (outcome, bool) {
 	if f.task.ctx.Err() != nil {
 		return outcome{}, false
 	}
+	if wait, limited := busy(o.err); limited { // that says nothing of the task
+		f.again = time.Now().Add(wait)
+		return outcome{}, false
+	}
 	if o.err == nil {
 		if _, err := protocol.Members(o.result); err != nil {
 			o.err = fmt.Errorf("%w: the result is no object", ErrProtocol)

@@ -191,9 +191,13 @@ func (c *callCmd) refused(std streams, err error) error {
 	case errors.As(err, new(*unanswered)), errors.Is(err, client.ErrProtocol):
 		return err
 	case answered:
+		if wait, busy := client.RetryAfter(answer); busy && !c.JSON {
+			return exitf(codeOther, "busy, try again in %d s", (wait+time.Second-1)/time.Second)
+		}
 		code := codeFailed
 		switch answer.Code { // what says that the call was wrong
-		case protocol.CodeParseError, protocol.CodeInvalidRequest, protocol.CodeMethodNotFound, protocol.CodeInvalidParams:
+		case protocol.CodeParseError, protocol.CodeInvalidRequest, protocol.CodeMethodNotFound, protocol.CodeInvalidParams,
+			protocol.CodeLimitExceeded:
 			code = codeOther
 		}
 		return printError(std, code, answer, c.JSON)

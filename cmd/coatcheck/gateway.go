@@ -87,7 +87,7 @@ func (c *gatewayCmd) config() (gateway.Config, error) {
 	if cfg.URL, cfg.Command, err = c.upstream(); err != nil {
 		return cfg, err
 	}
-	if cfg.Limits, err = c.limitFlags.policy(); err != nil {
+	if cfg.Limits, err = c.policy(); err != nil {
 		return cfg, err
 	}
 	switch {

@@ -40,7 +40,7 @@ func TestLimitFlags(t *testing.T) {
 
 func TestLimitFlagsRefuse(t *testing.T) {
 	bad := filepath.Join(t.TempDir(), "bad.yml")
-	if err := os.WriteFile(bad, []byte("default:\n  runing: 3\n"), 0o600); err != nil {
+	if err := os.WriteFile(bad, []byte("default:\n  runnig: 3\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for line, says := range map[string]string{
@@ -48,7 +48,7 @@ func TestLimitFlagsRefuse(t *testing.T) {
 		"--max-running=-1":        `--max-running: "-1" is not`,
 		"--max-queued x":          `--max-queued: "x" is not a whole number of at least 1; or 0`,
 		"--max-tasks 1.5":         `--max-tasks: "1.5" is not`,
-		"--limits " + bad:         "--limits " + bad + ": line 2: default.runing: unknown key",
+		"--limits " + bad:         "--limits " + bad + ": line 2: default.runnig: unknown key",
 		"--limits " + bad + "-no": "--limits: open " + bad + "-no: no such file",
 	} {
 		if got, err := parseGateway(t, append(strings.Fields(line), "http://h/mcp")...); err == nil {

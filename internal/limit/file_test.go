@@ -90,7 +90,7 @@ principals:
 func TestParseRefuses(t *testing.T) {
 	for text, want := range map[string][]string{
 		"defaults: {}":                                        {`line 1: defaults: unknown key; there are default, in_all, principals, tools`},
-		"default:\n  runing: 1\n  bytes: 1 TB":                {`line 2: default.runing: unknown key`, `line 3: default.bytes: "1 TB" is no size`},
+		"default:\n  runnig: 1\n  bytes: 1 TB":                {`line 2: default.runnig: unknown key`, `line 3: default.bytes: "1 TB" is no size`},
 		"default: {running: -1}":                              {`line 1: default.running: "-1" is not a whole number of at least 1`},
 		"default: {running: 0}":                               {`default.running: "0" is not`},
 		"default: {running: 1.5}":                             {`default.running: "1.5" is not`},
@@ -139,7 +139,7 @@ func TestParseRefuses(t *testing.T) {
 		"tools: {render: 1}":                                  {`tools.render: must have keys`},
 		"tools: {\"\": {}}":                                   {`tools: a tool's name is missing`},
 		"tools: {a: {}, a: {}}":                               {`tools.a: is there already`},
-		"principals: {alice: {runing: 1}}":                    {`principals.alice.runing: unknown key`},
+		"principals: {alice: {runnig: 1}}":                    {`principals.alice.runnig: unknown key`},
 		"principals: {~: {}}":                                 {`principals: a principal is a name, or {issuer, subject, client}`},
 		"principals: {[alice]: {}}":                           {`principals: a principal is a name, or`},
 		"principals: {{}: {}}":                                {`principals: names nobody`},

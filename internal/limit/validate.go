@@ -18,8 +18,7 @@ func (p *Policy) Validate() error {
 	}
 	errs := p.faults("")
 	for _, who := range slices.Sorted(maps.Keys(p.Principals)) {
-		own := p.Principals[who]
-		errs = append(errs, own.faults(fmt.Sprintf("Principals[%q].", who))...)
+		errs = append(errs, p.Principals[who].faults(fmt.Sprintf("Principals[%q].", who))...)
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.Tools)) {
 		errs = append(errs, p.Tools[name].faults(fmt.Sprintf("Tools[%q].", name))...)
@@ -28,7 +27,7 @@ func (p *Policy) Validate() error {
 }
 
 // faults returns what makes no sense in limits, each with the name of its field.
-func (l *Limits) faults(prefix string) (errs []error) {
+func (l Limits) faults(prefix string) (errs []error) {
 	if l.NoQueue && l.Queued > 0 {
 		errs = append(errs, fmt.Errorf("%sQueued: no task waits with NoQueue", prefix))
 	}

@@ -70,6 +70,7 @@ type hosted struct {
 	id       string
 	about    json.RawMessage // params of requests about it
 	nonsense int             // answers in a row that make no sense
+	quiet    time.Time       // until when it is not asked about: it was refused for a limit
 	ended    time.Time       // since when it is said to have ended, without a break
 }
 
@@ -79,17 +80,32 @@ func (h *hosted) follow(ctx context.Context, state *protocol.Task) (task.Outcome
 	done := h.line.Host(h.id)
 	defer done()
 	results := make(chan task.Outcome, 1)
-	withdraw, err := h.line.Ask(protocol.MethodTasksResult, h.about, func(o task.Outcome) { results <- o })
+	collect := func() (withdraw func(), err error) {
+		return h.line.Ask(protocol.MethodTasksResult, h.about, func(o task.Outcome) { results <- o })
+	}
+	withdraw, err := collect()
 	if err != nil {
 		h.cancel(ctx)
 		return task.Outcome{}, err
 	}
+	var again <-chan time.Time // when tasks/result, which was refused for a limit, is to be asked again
 	for {
-		poll := time.NewTimer(interval(state.PollInterval))
+		poll := time.NewTimer(max(interval(state.PollInterval), time.Until(h.quiet)))
 		select {
 		case outcome := <-results:
 			poll.Stop()
-			return outcome, nil
+			wait, limited := busy(outcome)
+			if !limited {
+				return outcome, nil
+			}
+			again = time.After(wait)
+		case <-again:
+			poll.Stop()
+			again = nil
+			if withdraw, err = collect(); err != nil {
+				h.cancel(ctx)
+				return task.Outcome{}, err
+			}
 		case <-ctx.Done():
 			poll.Stop()
 			withdraw()
@@ -122,6 +138,9 @@ func (h *hosted) poll(ctx context.Context) (state *protocol.Task, end *task.Outc
 			h.nonsense = 0
 			return state, h.overdue(state)
 		}
+	} else if wait, limited := busy(answer); limited {
+		h.quiet = time.Now().Add(wait)
+		return nil, nil
 	} else if code := protocol.Get(answer.Error, "code"); string(code) == "-32602" { // ERR-1: unknown, or expired
 		return nil, &answer
 	}

@@ -118,6 +118,30 @@ func unrefused(req *http.Request, resp *http.Response) *http.Response {
 	return made
 }
 
+// maxRefusal bounds a JSON-RPC error that comes with 429, in bytes.
+const maxRefusal = 64 << 10
+
+// unlimited makes the answer to a call that came with 429 (Too Many Requests) an answer like any
+// other: the SDK's transport would not read it.
+func unlimited(resp *http.Response) *http.Response {
+	if resp.StatusCode != http.StatusTooManyRequests || !strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") {
+		return resp
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
+	rest := resp.Body
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(body), rest), rest}
+	if err != nil {
+		return resp
+	}
+	if m, err := protocol.ParseMessage(body); err == nil && m.Error != nil && len(m.ID) > 0 && string(m.ID) != "null" {
+		resp.StatusCode, resp.Status = http.StatusOK, "200 OK"
+	}
+	return resp
+}
+
 // Passing reports whether err, of a Write, is about the one message: the connection goes on.
 func Passing(err error) bool {
 	const rejected = -32005

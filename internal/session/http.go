@@ -254,7 +254,7 @@ func (t *tripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err == nil && req.Method == http.MethodPost {
 		t.lost.Store(resp.StatusCode == http.StatusNotFound && req.Header.Get(sessionIDHeader) != "")
 		t.denied.Store(resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden)
-		resp = unrefused(req, resp)
+		resp = unrefused(req, unlimited(resp))
 	}
 	return resp, err
 }
