@@ -34,7 +34,7 @@ test: test-root test-fuzz test-peers test-bench ## Run all tests: the root modul
 
 .PHONY: test-root
 test-root: peers/node_modules/.package-lock.json ## Run the root module's tests with -race
-	$(GO) test -race -timeout 10m ./...
+	$(GO) test -race -timeout 15m ./...
 
 # `go test -fuzz` takes one package and one target at a time. Sometimes it fails at its own
 # deadline, with no input that fails: then it runs once more.

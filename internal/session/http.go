@@ -63,7 +63,7 @@ func (t *HTTP) Connect(ctx context.Context) (mcp.Connection, error) {
 	if base.HTTPClient != nil {
 		client = *base.HTTPClient
 	}
-	tripper := &tripper{base: client.Transport, host: u.Host, header: t.Header}
+	tripper := &tripper{base: client.Transport, scheme: u.Scheme, host: u.Host, header: t.Header}
 	if base.OAuthHandler == nil { // which needs the URL as it is
 		tripper.secret = u
 		base.Endpoint = WithoutSecrets(u).String()
@@ -229,6 +229,7 @@ func (c *httpConn) Close() error {
 // tripper adds the headers that belong on every request, and sees a session that is lost.
 type tripper struct {
 	base    http.RoundTripper
+	scheme  string
 	host    string
 	header  http.Header
 	secret  *url.URL // of which those above only know what has no secrets; nil if they know it all
@@ -243,7 +244,7 @@ func (t *tripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		req.Header.Set(versionHeader, *version)
 	}
 	t.reveal(req)
-	if req.URL.Host == t.host { // a redirect elsewhere must not see credentials
+	if req.URL.Host == t.host && req.URL.Scheme == t.scheme { // a redirect elsewhere must not see credentials
 		for name, values := range t.header {
 			if req.Header.Get(name) == "" {
 				req.Header[http.CanonicalHeaderKey(name)] = values

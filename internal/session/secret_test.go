@@ -53,3 +53,34 @@ func TestSecretsOfURL(t *testing.T) {
 		t.Errorf("of a malformed URL: %v", err)
 	}
 }
+
+// Headers are for the scheme and host they were given for: they do not follow a redirect from
+// https to http.
+func TestHeadersStayEncrypted(t *testing.T) {
+	asked := make(chan string, 10)
+	transport := roundTripper(func(req *http.Request) (*http.Response, error) {
+		asked <- req.URL.Scheme + " " + req.Header.Get("Authorization")
+		w := httptest.NewRecorder()
+		if req.URL.Scheme == "https" {
+			http.Redirect(w, req, "http://server.test/mcp", http.StatusTemporaryRedirect)
+		} else {
+			http.Error(w, "gone", http.StatusInternalServerError)
+		}
+		resp := w.Result()
+		resp.Request = req
+		return resp, nil
+	})
+	s, err := session.Connect(t.Context(), &session.HTTP{
+		URL: "https://server.test/mcp", Client: &http.Client{Transport: transport}, Header: http.Header{"Authorization": {"Bearer SECRET"}},
+	}, nil)
+	if err == nil {
+		_ = s.Close()
+	}
+	if first, second := <-asked, <-asked; first != "https Bearer SECRET" || second != "http " {
+		t.Errorf("asked %q, then %q", first, second)
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
