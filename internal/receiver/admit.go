@@ -18,6 +18,10 @@ import (
 // there: several may share it.
 const byAddress = 10
 
+// penalty is how long a refusal for a rate is held back, over HTTP: who does not wait is slowed
+// by it, and refusals do not take the time that others need.
+const penalty = 100 * time.Millisecond
+
 // rates count what requestors do (SEC-5).
 type rates struct {
 	creates, gets, lists *limit.Buckets // by requestor
@@ -134,6 +138,14 @@ func (o *operation) missed() {
 func (o *operation) within(ctx context.Context, name string, wait time.Duration) (refused Answer, ok bool) {
 	if wait == 0 {
 		return Answer{}, true
+	}
+	if !o.from.Connection { // there a flood has no bound but its own
+		held := time.NewTimer(penalty)
+		defer held.Stop()
+		select {
+		case <-held.C:
+		case <-ctx.Done():
+		}
 	}
 	return o.exceeded(ctx, &engine.LimitError{Limit: name, RetryAfter: wait, Message: tooOften[name]}), false
 }
