@@ -25,6 +25,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/coatcheck/coatcheck"
+	"github.com/coatcheck/coatcheck/audit"
 	"github.com/coatcheck/coatcheck/internal/limit"
 	"github.com/coatcheck/coatcheck/protocol"
 	"github.com/coatcheck/coatcheck/task"
@@ -46,6 +47,7 @@ type settings struct {
 	Limits     *coatcheck.Limits // of each principal
 	ToolLimits map[string]coatcheck.ToolLimits
 	NoLimits   bool
+	Audit      string // a file
 
 	Capabilities string // of clients; default none
 	Listen       bool   // clients over HTTP open a GET stream
@@ -69,6 +71,13 @@ func (s settings) options() *coatcheck.Options {
 		opts.Tools = nil
 	}
 	opts.Limits = s.policy()
+	if s.Audit != "" {
+		file, err := audit.File(s.Audit, nil)
+		if err != nil {
+			panic(err)
+		}
+		opts.Audit = file // each line is written when Record returns: nobody closes it
+	}
 	return opts
 }
 

@@ -12,8 +12,8 @@ import (
 // Kind is what happened.
 type Kind string
 
-// The kinds of events. Those from Started to Expired that nobody asked for (an outcome, say)
-// have the principal of the task, and no address.
+// The kinds of events. What nobody asked for (an outcome, say) has the principal of the task, and
+// the address and session of who created it, if this process knows them.
 const (
 	Created    Kind = "created"    // a task is stored
 	Started    Kind = "started"    // its work has begun; Duration is how long it waited for its turn
