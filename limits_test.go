@@ -245,6 +245,47 @@ func TestFailedLookUps(t *testing.T) {
 	})
 }
 
+// An answer to a question is never refused for a rate: nobody could be told to send it again.
+func TestAnswersAreHeldNotRefused(t *testing.T) {
+	s := settings{Limits: &coatcheck.Limits{Gets: coatcheck.Rate{PerSecond: 5, Burst: 1}}, Capabilities: ableToAll, PushInput: true, Listen: true}
+	onEveryFace(t, s, func(t *testing.T, connect func(string) *peer) {
+		p := connect("alice")
+		task := p.create(script("ask"))
+		question := p.await(t, 1, method(protocol.MethodElicit))[0]
+		p.get(task.TaskID)
+		if err := p.answer(question, `{"action":"accept","content":{"n":1}}`); err != nil {
+			t.Fatal(err)
+		}
+		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+			r := p.call("tasks/get", idParams(task.TaskID))
+			if status, _ := protocol.Unquote(protocol.Get(r.Result, "status")); status == "completed" {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s %v", r.Result, r.Error)
+			}
+		}
+	})
+}
+
+// C.8: a create is repeated also when there is no place for another.
+func TestARepeatNeedsNoPlace(t *testing.T) {
+	onEveryFace(t, settings{Limits: &coatcheck.Limits{Running: 1, NoQueue: true}}, func(t *testing.T, connect func(string) *peer) {
+		p := connect("alice")
+		const keyed = `{"name":"gate","arguments":{"key":"x"},"task":{},"_meta":{"coatcheck/idempotency-key":"k"}}`
+		first := p.create(keyed)
+		p.tool("started", "x")
+		if again := p.create(keyed); again.TaskID != first.TaskID {
+			t.Errorf("%s, then %s", first.TaskID, again.TaskID)
+		}
+		wantLimit(t, p, p.call("tools/call", `{"name":"echo","arguments":{},"task":{},"_meta":{"coatcheck/idempotency-key":"other"}}`), "running", true)
+		if list := p.call("tasks/list", `{}`); strings.Count(string(list.Result), "taskId") != 1 {
+			t.Errorf("%s", list.Result)
+		}
+		p.tool("open", "x")
+	})
+}
+
 // RSC-1: open tasks/result calls are bounded; those that are there go on.
 func TestWaitsAreBounded(t *testing.T) {
 	onEveryFace(t, settings{Limits: &coatcheck.Limits{Waits: 2}}, func(t *testing.T, connect func(string) *peer) {

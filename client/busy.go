@@ -39,15 +39,15 @@ func refusal(err error) (limit string, wait time.Duration, ok bool) {
 	return data.Limit, time.Duration(min(data.RetryAfterMs, float64(most.Milliseconds())) * float64(time.Millisecond)), true
 }
 
-// busy is how long to wait before a task is asked about again. A limit on what makes tasks is
-// not meant: that is the outcome of a task whose own request was refused, somewhere behind the server.
+// busy is how long to wait before a task is asked about again. Only a limit on asking is meant: any
+// other is the outcome of a task whose own request was refused, somewhere behind the server.
 func busy(err error) (wait time.Duration, ok bool) {
 	limit, wait, ok := refusal(err)
 	switch limit {
-	case "creates", "running", "queued", "tasks", "bytes":
-		return 0, false
+	case "gets", "misses", "waits", "lists":
+		return min(wait, maxBusy), ok
 	}
-	return min(wait, maxBusy), ok
+	return 0, false
 }
 
 // pause waits, until ctx is done or the connection has ended at most. The error is ctx's or the

@@ -61,6 +61,9 @@ func (e *Engine) Create(ctx context.Context, c Creation) (*task.Task, error) {
 		l.immediate = make(chan string, 1)
 	}
 	if refused := e.turns.enter(l, l.limits, e.opts.Now()); refused != nil {
+		if existing := e.withKey(ctx, t); existing != nil { // C.8
+			return e.repeated(ctx, c, existing)
+		}
 		return nil, refused
 	}
 	shown := l.view()
@@ -95,6 +98,19 @@ func (e *Engine) Create(ctx context.Context, c Creation) (*task.Task, error) {
 	}
 	e.begin(starting)
 	return shown, nil
+}
+
+// withKey returns the task that has the key of a new one for which there is no place; nil if
+// none has.
+func (e *Engine) withKey(ctx context.Context, t *task.Task) *task.Task {
+	if t.Key == "" || len(t.Request.Params) < 2 {
+		return nil
+	}
+	existing, err := e.store.Create(context.WithoutCancel(ctx), t, store.Quota{Bytes: 1}) // stores nothing: a key goes before the quota
+	if err != nil {
+		return nil
+	}
+	return existing
 }
 
 // Immediate waits, for the time given at most, for what the work of a task that was just

@@ -93,7 +93,7 @@ func (e *Engine) adopt(ctx context.Context, t *task.Task) error {
 		if err := e.store.Update(ctx, next); err != nil {
 			return err
 		}
-		e.opts.Logger.Warn("a task was lost with its process", "task", t.ID)
+		e.opts.Logger.Warn("a task was lost with its process", "task", audit.Hash(t.ID))
 		e.recordOf(ctx, next, audit.Event{Kind: audit.Ended, Outcome: next.Outcome})
 		if !e.opts.NoStatusNotifications {
 			e.announceTo(place{principal: t.Principal}, Event{Task: t.ID, Method: protocol.MethodTasksStatus, State: next})

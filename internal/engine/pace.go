@@ -9,8 +9,12 @@ import (
 	"github.com/coatcheck/coatcheck/task"
 )
 
-// patience is how many polls may come at once.
-const patience = 20
+const (
+	// patience is how many polls may come at once.
+	patience = 20
+	// longestPause bounds how long a poll is held: clients do not wait for ever.
+	longestPause = 5 * time.Second
+)
 
 // pace says how often the task may be polled, given how often it asks to be (TTL-4).
 func (l *live) pace(interval time.Duration) {
@@ -22,12 +26,12 @@ func (l *live) pace(interval time.Duration) {
 }
 
 // Poll is Get, but who polls much faster than the task's pollInterval says has to wait that
-// long for the answer, or until the task is over. slowed says that it had to.
+// long for the answer, 5 s at most, or until the task is over. slowed says that it had to.
 func (e *Engine) Poll(ctx context.Context, ref task.Ref) (t *task.Task, slowed bool, err error) {
 	if l := e.liveTask(ref); l != nil {
 		if polls := l.polls.Load(); polls != nil && !polls.AllowN(e.opts.Now(), 1) {
 			slowed = true
-			if err := pause(ctx, l.state.Load().PollInterval, l.done); err != nil {
+			if err := pause(ctx, min(l.state.Load().PollInterval, longestPause), l.done); err != nil {
 				return nil, true, err
 			}
 		}

@@ -124,7 +124,7 @@ func (e *Engine) withdraw(l *live, q *openQuestion) {
 	}
 	err := e.answerLocked(context.Background(), l, q, withdrawn)
 	if err != nil && !errors.Is(err, errLost) && !errors.Is(err, errAnswered) {
-		e.opts.Logger.Error("recording that a request was withdrawn failed", "task", l.ref.ID, "error", err)
+		e.opts.Logger.Error("recording that a request was withdrawn failed", "task", audit.Hash(l.ref.ID), "error", err)
 	}
 	e.closeQuestion(l, q, "")
 	q.dropped()

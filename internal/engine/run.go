@@ -174,7 +174,7 @@ func (e *Engine) failure(ref task.Ref, err error) task.Outcome {
 	var wire *protocol.Error
 	if !errors.As(err, &wire) {
 		if !errors.Is(err, context.Canceled) {
-			e.opts.Logger.Error("running a task failed", "task", ref.ID, "error", err)
+			e.opts.Logger.Error("running a task failed", "task", audit.Hash(ref.ID), "error", err)
 		}
 		wire = protocol.Errorf(protocol.CodeInternalError, "Internal error")
 	}
@@ -205,7 +205,7 @@ func (e *Engine) finish(l *live, outcome task.Outcome) {
 		if err == nil || errors.Is(err, errLost) || errors.Is(err, store.ErrClosed) {
 			return
 		}
-		e.opts.Logger.Error("recording an outcome failed; trying again", "task", l.ref.ID, "error", err)
+		e.opts.Logger.Error("recording an outcome failed; trying again", "task", audit.Hash(l.ref.ID), "error", err)
 		select {
 		case <-time.After(wait):
 		case <-l.done:
@@ -351,7 +351,7 @@ func (e *Engine) recordUnfinished(ctx context.Context) {
 				return t.Finish(outcome, statusMessage(outcome), e.now())
 			})
 			if err != nil && !errors.Is(err, errLost) {
-				e.opts.Logger.Error("recording an unfinished task failed", "task", l.ref.ID, "error", err)
+				e.opts.Logger.Error("recording an unfinished task failed", "task", audit.Hash(l.ref.ID), "error", err)
 			}
 		}
 		l.cancel(errUnwound)

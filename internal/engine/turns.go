@@ -233,10 +233,22 @@ func (ts *turns) next() (starting []*live) {
 		starting = append(starting, l)
 		ts.lanes = slices.Delete(ts.lanes, i, i+1)
 		if len(in.waiting) > 0 {
-			ts.lanes = append(ts.lanes, in) // behind the others
+			ts.lanes = append(ts.lanes, in)
 		}
+		// All of this requestor's lanes go behind those of others: many tools give no more turns.
+		slices.SortStableFunc(ts.lanes, func(a, b *lane) int {
+			return cmp.Compare(btoi(a.who == in.who), btoi(b.who == in.who))
+		})
+		i = 0
 	}
 	return starting
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // close has no more tasks begin to work.

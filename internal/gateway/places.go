@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"sync"
 
+	"github.com/coatcheck/coatcheck/internal/limit"
 	"github.com/coatcheck/coatcheck/internal/wire"
 )
 
@@ -53,7 +54,7 @@ func (c *Config) holders(opts *wire.HTTPOptions) func(*http.Request) string {
 			return "principal " + string(p)
 		}
 		if host := opts.Address(req); !wire.IsLoopback(host) {
-			return "address " + host
+			return "address " + limit.Place(host)
 		}
 		return ""
 	}

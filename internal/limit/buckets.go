@@ -56,6 +56,10 @@ func (b *Buckets) take(key string, r Rate, now time.Time, n int) time.Duration {
 		l = rate.NewLimiter(rate.Limit(r.PerSecond), max(1, r.Burst))
 		b.of[key] = l
 	}
+	if l.Limit() != rate.Limit(r.PerSecond) || l.Burst() != max(1, r.Burst) {
+		l.SetLimitAt(now, rate.Limit(r.PerSecond))
+		l.SetBurstAt(now, max(1, r.Burst))
+	}
 	if n == 1 && l.AllowN(now, 1) {
 		return 0
 	}

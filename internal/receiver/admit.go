@@ -95,9 +95,16 @@ func (o *operation) admit(ctx context.Context) (refused Answer, ok bool) {
 	}
 	now := time.Now()
 	switch o.method {
+	case answering: // nobody could be told to come again: it waits
+		for {
+			wait := o.rates.gets.TakeAt(o.who, o.limits.Gets, time.Now())
+			if wait == 0 || hold(ctx, min(wait, time.Second)) != nil {
+				return Answer{}, true
+			}
+		}
 	case protocol.MethodTasksList:
 		return o.within(ctx, "lists", o.rates.lists.TakeAt(o.who, o.limits.Lists, now))
-	case protocol.MethodTasksGet, protocol.MethodTasksResult, protocol.MethodTasksCancel, answering:
+	case protocol.MethodTasksGet, protocol.MethodTasksResult, protocol.MethodTasksCancel:
 		if a, ok := o.within(ctx, "gets", o.rates.gets.TakeAt(o.who, o.limits.Gets, now)); !ok {
 			return a, false
 		}
@@ -122,17 +129,19 @@ func (o *operation) sharedPlace() (string, limit.Rate) {
 	if !o.from.Identified || o.from.Address == "" {
 		return "", limit.Rate{}
 	}
-	r := o.limits.Misses
+	r := o.Receiver.limits.For("").Misses // not one principal's own
 	return limit.Place(o.from.Address), limit.Rate{PerSecond: r.PerSecond * byAddress, Burst: r.Burst * byAddress}
 }
 
-// missed counts a look-up of a task that is not there, for all that the requestor can tell.
-func (o *operation) missed() {
+// missed counts a look-up of a task that is not there, for all that the requestor can tell. It
+// returns how long until it may have another, if it had one too many.
+func (o *operation) missed() (wait time.Duration) {
 	now := time.Now()
-	o.rates.misses.TakeAt(o.who, o.limits.Misses, now)
+	wait = o.rates.misses.TakeAt(o.who, o.limits.Misses, now)
 	if place, r := o.sharedPlace(); place != "" {
-		o.rates.missesFrom.TakeAt(place, r, now)
+		wait = max(wait, o.rates.missesFrom.TakeAt(place, r, now))
 	}
+	return wait
 }
 
 func (o *operation) within(ctx context.Context, name string, wait time.Duration) (refused Answer, ok bool) {
@@ -140,14 +149,21 @@ func (o *operation) within(ctx context.Context, name string, wait time.Duration)
 		return Answer{}, true
 	}
 	if !o.from.Connection { // there a flood has no bound but its own
-		held := time.NewTimer(penalty)
-		defer held.Stop()
-		select {
-		case <-held.C:
-		case <-ctx.Done():
-		}
+		_ = hold(ctx, penalty)
 	}
 	return o.exceeded(ctx, &engine.LimitError{Limit: name, RetryAfter: wait, Message: tooOften[name]}), false
+}
+
+// hold waits. The error is ctx's.
+func hold(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 var tooOften = map[string]string{

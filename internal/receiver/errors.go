@@ -28,7 +28,9 @@ func (o *operation) failed(ctx context.Context, what string, err error) Answer {
 	case errors.As(err, &exceeded):
 		return o.exceeded(ctx, exceeded)
 	case errors.Is(err, store.ErrNotFound):
-		o.missed()
+		if wait := o.missed(); wait > 0 { // others were looked up meanwhile
+			return o.exceeded(ctx, &engine.LimitError{Limit: "misses", RetryAfter: wait, Message: tooOften["misses"]})
+		}
 		return refused(audit.NotFound, protocol.CodeInvalidParams, "Task not found")
 	case errors.Is(err, store.ErrExpired):
 		return refused(audit.Gone, protocol.CodeInvalidParams, "Task has expired")

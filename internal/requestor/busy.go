@@ -12,7 +12,7 @@ import (
 const maxBusy = time.Minute
 
 // busy is how long to wait before the other side is asked about its task again, if the answer is
-// a refusal for a limit. One of what makes tasks is not meant: that is what became of the task.
+// a refusal for a limit on asking. Any other is what became of the task.
 func busy(answer task.Outcome) (wait time.Duration, ok bool) {
 	var refused struct {
 		Code int64 `json:"code"`
@@ -26,8 +26,8 @@ func busy(answer task.Outcome) (wait time.Duration, ok bool) {
 		return 0, false
 	}
 	switch refused.Data.Limit {
-	case "creates", "running", "queued", "tasks", "bytes":
-		return 0, false
+	case "gets", "misses", "waits", "lists":
+		return time.Duration(min(refused.Data.RetryAfterMs, float64(maxBusy.Milliseconds())) * float64(time.Millisecond)), true
 	}
-	return time.Duration(min(refused.Data.RetryAfterMs, float64(maxBusy.Milliseconds())) * float64(time.Millisecond)), true
+	return 0, false
 }

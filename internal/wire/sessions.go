@@ -184,7 +184,11 @@ func (h *handler) verify(w http.ResponseWriter, req *http.Request) (known *sessi
 	ctx, cancel := context.WithTimeout(req.Context(), verifyPatience)
 	defer cancel()
 	ping := req.Clone(ctx)
+	ping.Method = http.MethodPost // whatever the request is: it goes on by itself
+	ping.Header.Set("Content-Type", "application/json")
+	ping.Header.Set("Accept", "application/json, text/event-stream")
 	ping.Header.Del("Accept-Encoding")
+	ping.Header.Del("Last-Event-Id")
 	answer := &recorder{header: http.Header{}}
 	h.inner.ServeHTTP(answer, withBody(ping, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"coatcheck-ping-%d","method":"ping"}`, h.pings.Add(1))))
 	switch {
