@@ -193,6 +193,8 @@ func TestRefusedCreate(t *testing.T) {
 func TestRefusalAsOutcome(t *testing.T) {
 	for name, failing := range map[string]string{
 		"a create":     `{"code":-32029,"message":"no","data":{"limit":"creates","retryAfterMs":5}}`,
+		"a session":    `{"code":-32029,"message":"no","data":{"limit":"sessions","retryAfterMs":5}}`,
+		"no limit":     `{"code":-32029,"message":"no","data":{"retryAfterMs":5}}`,
 		"without time": `{"code":-32029,"message":"no","data":{"limit":"request"}}`,
 		"without data": `{"code":-32029,"message":"no"}`,
 	} {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -151,5 +152,21 @@ func TestSessionsAreNotCrowdedOut(t *testing.T) {
 	post(tap, kinds[0].body, "X-Who", "alice", "Mcp-Session-Id", alices)
 	if reached != alices {
 		t.Errorf("alice reached %.10s", reached)
+	}
+}
+
+// A session of before a restart is verified by a ping; the request itself goes on once, whatever
+// its method.
+func TestARequestReachesTheServerOnce(t *testing.T) {
+	for _, method := range []string{http.MethodGet, http.MethodDelete} {
+		r, _ := newReceiver(t)
+		var reached []string
+		tap := wire.Handler(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			reached = append(reached, req.Method+" "+req.Header.Get("Last-Event-Id"))
+		}), r, &wire.HTTPOptions{Principal: byHeader})
+		send(tap, method, "", "X-Who", "alice", "Mcp-Session-Id", "earlier", "Last-Event-Id", "7")
+		if want := []string{"POST ", method + " 7"}; !slices.Equal(reached, want) {
+			t.Errorf("the server was reached by %q, want %q", reached, want)
+		}
 	}
 }
