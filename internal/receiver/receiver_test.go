@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/coatcheck/coatcheck/internal/engine"
+	"github.com/coatcheck/coatcheck/internal/limit"
 	"github.com/coatcheck/coatcheck/internal/receiver"
 	"github.com/coatcheck/coatcheck/protocol"
 	"github.com/coatcheck/coatcheck/store/memory"
@@ -25,12 +26,12 @@ func (instant) Run(context.Context, *engine.Job) (task.Outcome, error) {
 }
 
 func newReceiver(t testing.TB, tools receiver.Tools) *receiver.Receiver {
-	e, err := engine.New(context.Background(), engine.Options{Store: memory.New(), Runner: instant{}})
+	e, err := engine.New(context.Background(), engine.Options{Store: memory.New(), Runner: instant{}, Limits: limit.Off()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = e.Shutdown(context.Background()) })
-	return receiver.New(receiver.Options{Engine: e, Tools: tools})
+	return receiver.New(receiver.Options{Engine: e, Tools: tools, Limits: limit.Off()})
 }
 
 func TestDeclareTools(t *testing.T) {
