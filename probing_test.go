@@ -53,6 +53,9 @@ func (d *desk) ask(who, method, params string) (result json.RawMessage, refused 
 	req := httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":`+params+`}`))
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Who", who)
+	if who == "mallory" { // look-ups that fail count against the address, too
+		req.RemoteAddr = "198.51.100.66:4711"
+	}
 	w := httptest.NewRecorder()
 	d.ServeHTTP(w, req)
 	return protocol.Get(w.Body.Bytes(), "result"), protocol.Get(w.Body.Bytes(), "error")
