@@ -111,6 +111,21 @@ func (e *Engine) Load(ctx context.Context, ref task.Ref) (*task.Task, error) {
 	return t, nil
 }
 
+// ProgressOf returns in words what the work of a task reported last, if this process runs it.
+func (e *Engine) ProgressOf(ref task.Ref) string {
+	l := e.liveTask(ref)
+	if l == nil {
+		return ""
+	}
+	if said := l.said.Load(); said != nil {
+		return *said
+	}
+	if message := l.progress.Load(); message != nil {
+		return *message
+	}
+	return ""
+}
+
 // Stats is what an engine has at hand.
 type Stats struct {
 	// Tasks that this process runs, by tool and status; those that wait for their turn have the
