@@ -24,9 +24,7 @@ func ticketOf(result json.RawMessage) string {
 	return id
 }
 
-func gateCall(key string) string {
-	return fmt.Sprintf(`{"name":"gate","arguments":{"key":%q}}`, key)
-}
+const gateA = `{"name":"gate","arguments":{"key":"a"}}`
 
 // handIn makes a plain call that is answered with a ticket.
 func (p *peer) handIn(params string) string {
@@ -66,7 +64,7 @@ func TestTicket(t *testing.T) {
 		if r := p.call("tools/call", `{"name":"echo","arguments":{"key":"x"}}`); ticketOf(r.Result) != "" || !strings.Contains(string(r.Result), "echo x") {
 			t.Fatalf("a fast call: %s", r.Result)
 		}
-		id := p.handIn(gateCall("a"))
+		id := p.handIn(gateA)
 		if r := p.collect(id); ticketOf(r.Result) != id {
 			t.Fatalf("collected what still runs: %s", r.Result)
 		}
@@ -103,7 +101,7 @@ func TestAnothersTicket(t *testing.T) {
 	s := settings{Tickets: soon(), Database: "sqlite:" + filepath.Join(t.TempDir(), "tasks.db")}
 	connect := openHTTP(t, s)
 	alice, mallory := connect("alice"), connect("mallory")
-	id := alice.handIn(gateCall("a"))
+	id := alice.handIn(gateA)
 	for _, tool := range []string{"ticket_collect", "ticket_cancel"} {
 		call := fmt.Sprintf(`{"name":%q,"arguments":{"ticket":%q}}`, tool, id)
 		foreign := mallory.call("tools/call", call)
@@ -126,7 +124,7 @@ func TestAnothersTicket(t *testing.T) {
 func TestTicketCancel(t *testing.T) {
 	onAllFaces(t, settings{Tickets: soon()}, func(t *testing.T, connect func(string) *peer) {
 		p := connect("alice")
-		id := p.handIn(gateCall("a"))
+		id := p.handIn(gateA)
 		cancel := fmt.Sprintf(`{"name":"ticket_cancel","arguments":{"ticket":%q}}`, id)
 		if r := p.call("tools/call", cancel); r.Error != nil || protocol.Get(r.Result, "isError") != nil {
 			t.Fatalf("cancel: %s %v", r.Result, r.Error)
@@ -155,7 +153,7 @@ func TestLostReply(t *testing.T) {
 				cancel() // there is no answer to wait for
 			}
 			defer cancel()
-			_, _ = p.callContext(ctx, id, "tools/call", gateCall("a"))
+			_, _ = p.callContext(ctx, id, "tools/call", gateA)
 		}()
 		p.tool("started", "a")
 		p.notify("notifications/cancelled", fmt.Sprintf(`{"requestId":%d,"reason":"timeout"}`, id))
@@ -203,7 +201,7 @@ func TestTicketTools(t *testing.T) {
 				if !strings.Contains(string(p.initialized.Result), "ticket_collect") {
 					t.Errorf("initialize: %s", p.initialized.Result)
 				}
-				id := p.handIn(gateCall("a"))
+				id := p.handIn(gateA)
 				p.tool("open", "a")
 				if r := p.collected(id); string(r.Result) != openedA {
 					t.Errorf("collected %s", r.Result)

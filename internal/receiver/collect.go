@@ -103,7 +103,7 @@ func (c *Collecting) outcome(ctx context.Context, t *task.Task, err error) Answe
 	if err != nil {
 		return c.absent(ctx, c.session.names(), err)
 	}
-	c.operation.about(ctx, t)
+	c.about(ctx, t)
 	c.record(ctx, audit.Event{Kind: audit.Retrieved, Status: t.Status, Tool: toolOf(t)})
 	c.collected = t
 	c.held = c.kept.drop(t.Ref) // before the requestor has it: then a repeat starts anew

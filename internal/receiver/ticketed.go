@@ -83,7 +83,12 @@ func (c *Call) Lost(ctx context.Context, stop func(cancelled bool)) error {
 }
 
 // LoseTicket notes that the answer with the ticket did not reach the requestor.
-func (c *Call) LoseTicket() { c.kept.lose(c.ref) }
+func (c *Call) LoseTicket() {
+	c.mu.Lock()
+	ref := c.ref
+	c.mu.Unlock()
+	c.kept.lose(ref)
+}
 
 func (c *Call) handOff(ctx context.Context, lost bool, stop func(bool)) (Answer, error) {
 	caller := c.from.Caller

@@ -231,7 +231,7 @@ func (c *carried) hold() bool {
 func (c *carried) release() {
 	c.state = attached
 	for _, event := range c.held {
-		c.pass(event)
+		_ = c.pass(event) // fails only when nobody reads any more
 	}
 	c.held = nil
 }

@@ -130,29 +130,31 @@ func (l *line) handOff() {
 	l.toTask()
 }
 
-// lose makes the call a task without an answer. It reports false if the client has its answer.
-func (l *line) lose() bool {
+// lose makes the call a task without an answer, unless its client has one.
+func (l *line) lose() {
 	l.mu.Lock()
-	if l.state != attached {
-		handing := l.state == handing || l.state == handed
-		l.mu.Unlock()
-		if handing {
-			l.call.LoseTicket()
-		}
-		return handing
+	before := l.state
+	if before == attached {
+		l.state = handing
+		l.timer.Stop()
 	}
-	l.state = handing
-	l.timer.Stop()
 	l.mu.Unlock()
+	switch before {
+	case handing, handed:
+		l.call.LoseTicket()
+		return
+	case settled, dropped:
+		return
+	case attached:
+	}
 	err := l.call.Lost(l.conn.ctx, l.stop)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err != nil {
 		l.release()
-		return true
+		return
 	}
 	l.toTask()
-	return true
 }
 
 // release has the client hear again.
