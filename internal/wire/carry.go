@@ -198,7 +198,7 @@ func (c *carried) lost() bool {
 		}
 		c.mu.Unlock()
 		if attachedStill {
-			c.stop(true)
+			c.stop()
 		}
 		return attachedStill
 	}
@@ -281,11 +281,9 @@ func (c *carried) send(message []byte) {
 }
 
 // stop ends the work.
-func (c *carried) stop(cancelled bool) {
-	if cancelled {
-		params := append(append([]byte(`{"requestId":`), c.id...), '}')
-		c.send(receiver.Message{Method: protocol.MethodCancelled, Params: params}.Append(nil))
-	}
+func (c *carried) stop() {
+	params := append(append([]byte(`{"requestId":`), c.id...), '}')
+	c.send(receiver.Message{Method: protocol.MethodCancelled, Params: params}.Append(nil))
 	c.abort()
 }
 
