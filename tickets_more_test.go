@@ -129,9 +129,10 @@ func TestRepeat(t *testing.T) {
 	})
 }
 
-// A tool that is not to be called twice is called anew, if its caller has a ticket.
+// A tool that is not to be called twice is called anew, if its caller has a ticket. (Of two calls
+// in one process nobody can tell which one asks.)
 func TestRepeatOfWhatIsNotIdempotent(t *testing.T) {
-	onAllFaces(t, settings{Tickets: soon(), Capabilities: ableToAll}, func(t *testing.T, connect func(string) *peer) {
+	onEveryFace(t, settings{Tickets: soon(), Capabilities: ableToAll}, func(t *testing.T, connect func(string) *peer) {
 		p := connect("alice")
 		p.call("tools/list", `{}`)
 		const ask = `{"name":"asking","arguments":{"script":"ask"}}`
