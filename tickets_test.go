@@ -13,9 +13,10 @@ import (
 	"github.com/coatcheck/coatcheck/protocol"
 )
 
-// soon has calls answered with a ticket that do not end at once.
+// soon has calls of some tools answered with a ticket that do not end at once.
 func soon() coatcheck.Tickets {
-	return coatcheck.Tickets{Mode: coatcheck.TicketsAuto, Patience: 100 * time.Millisecond}
+	quick := coatcheck.TicketTool{Patience: 100 * time.Millisecond}
+	return coatcheck.Tickets{Mode: coatcheck.TicketsAuto, ByName: map[string]coatcheck.TicketTool{"gate": quick, "look": quick, "asking": quick}}
 }
 
 // ticketOf returns the ticket in a tool result; "" if there is none.
@@ -39,7 +40,7 @@ func (p *peer) handIn(params string) string {
 
 func (p *peer) collect(id string) reply {
 	p.t.Helper()
-	return p.call("tools/call", fmt.Sprintf(`{"name":"ticket_collect","arguments":{"ticket":%q}}`, id))
+	return p.call("tools/call", fmt.Sprintf(`{"name":"ticket_collect","arguments":{"ticket":%q,"wait_seconds":0.1}}`, id))
 }
 
 // collected collects until there is no ticket in the answer.
@@ -140,8 +141,7 @@ func TestTicketCancel(t *testing.T) {
 // A call that its client gives up goes on, and a repeat of it gets its result, once; then it is a
 // new call.
 func TestLostReply(t *testing.T) {
-	tickets := soon()
-	tickets.Patience = time.Minute
+	tickets := coatcheck.Tickets{Mode: coatcheck.TicketsAuto, Patience: time.Minute}
 	onAllFaces(t, settings{Tickets: tickets}, func(t *testing.T, connect func(string) *peer) {
 		p := connect("alice")
 		id := p.nextID()
