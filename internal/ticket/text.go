@@ -69,7 +69,7 @@ func (n Names) Waiting(s State, structured bool) json.RawMessage {
 	b.WriteString(" Do not call " + tool + " again for this. To wait for its result and get it, call the tool " +
 		n.Collect + " with exactly " + argument + ". ")
 	if s.Patience > 0 {
-		b.WriteString("That waits up to " + seconds(s.Patience) + "; if the call is still running then, do the same again.")
+		b.WriteString("That waits up to " + seconds(s.Patience+time.Second-1) + "; if the call is still running then, do the same again.")
 	} else {
 		b.WriteString("That waits until the call has ended.")
 	}
@@ -110,8 +110,13 @@ func (n Names) Cancelled(ticket string, justNow bool) json.RawMessage {
 
 // Ended returns the CallToolResult, an error, of cancelling a call that has ended.
 func (n Names) Ended(ticket string) json.RawMessage {
-	return failure(ticket, ended, "The call of ticket "+quote(ticket, maxName)+" has already ended, so it was not cancelled. "+
-		"To get its result, call the tool "+n.Collect+" with exactly "+`{"ticket":`+quote(ticket, maxName)+`}.`)
+	quoted := quote(ticket, maxName)
+	return result{
+		text: "The call of ticket " + quoted + " has already ended, so it was not cancelled. To get its result, call the tool " +
+			n.Collect + ` with exactly {"ticket":` + quoted + "}.",
+		meta:   about{Ticket: bound(ticket, maxName), Status: ended, Collect: n.Collect},
+		failed: true,
+	}.json()
 }
 
 // Interrupted returns the CallToolResult, an error, for a ticket whose work died with the process
