@@ -165,8 +165,11 @@ func spell(random *rand.Rand, v any) string {
 		if strings.ContainsAny(v.String(), "eE") {
 			return v.String()
 		}
+		if strings.Trim(v.String(), "-") == "0" { // no digit may follow
+			return pick(v.String(), v.String()+".0", v.String()+"E+00")
+		}
 		if !strings.Contains(v.String(), ".") {
-			return pick(v.String(), v.String()+".0", v.String()+"e0", v.String()+".00e-0", v.String()+"E+00")
+			return pick(v.String(), v.String()+".0", v.String()+"e0", v.String()+"0e-1", v.String()+"E+00")
 		}
 		return pick(v.String(), v.String()+"0", v.String()+"00e-0")
 	case []any:
