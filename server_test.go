@@ -88,6 +88,19 @@ func newServer() *mcp.Server {
 			return text("stopped %s", key), nil
 		}
 	})
+	// look is a gate that may be called again.
+	server.AddTool(&mcp.Tool{Name: "look", InputSchema: json.RawMessage(`{"type":"object"}`), Annotations: &mcp.ToolAnnotations{ReadOnlyHint: true}},
+		func(ctx context.Context, _ *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			mu.Lock()
+			runs["look"]++
+			n := runs["look"]
+			mu.Unlock()
+			select {
+			case <-channel(gates, "look"):
+			case <-ctx.Done():
+			}
+			return text("look %d", n), nil
+		})
 	add("open", func(_ context.Context, _ *mcp.CallToolRequest, key string) (*mcp.CallToolResult, error) {
 		close(channel(gates, key))
 		return text("ok"), nil

@@ -28,7 +28,7 @@ type Call struct {
 	ref     task.Ref
 	job     *engine.Job
 	ended   func(task.Outcome, error)
-	stop    func(cancelled bool)
+	stop    func()
 	over    *ending             // how it ended, before there was a job to tell
 	pending []func(engine.Line) // what the server said meanwhile
 	asked   map[string]func()   // how to take back what the server asks, by its own id
@@ -70,14 +70,14 @@ func (c *Call) IsProgress(m *protocol.Message) bool {
 func (c *Call) Token() json.RawMessage { return c.pace.token }
 
 // HandOff makes the call a task, durable when it returns (requirements, promise 1), and returns
-// the answer with its ticket. stop is called at most once, if the work is to stop: cancelled says
-// whether the server is to be told. If it fails the requestor waits on: Due says for how long.
-func (c *Call) HandOff(ctx context.Context, stop func(cancelled bool)) (Answer, error) {
+// the answer with its ticket. stop is called at most once, if the work is to stop. If it fails the
+// requestor waits on: Due says for how long.
+func (c *Call) HandOff(ctx context.Context, stop func()) (Answer, error) {
 	return c.handOff(ctx, false, stop)
 }
 
 // Lost makes the call a task whose requestor got no answer.
-func (c *Call) Lost(ctx context.Context, stop func(cancelled bool)) error {
+func (c *Call) Lost(ctx context.Context, stop func()) error {
 	_, err := c.handOff(context.WithoutCancel(ctx), true, stop)
 	return err
 }
@@ -90,7 +90,7 @@ func (c *Call) LoseTicket() {
 	c.kept.lose(ref)
 }
 
-func (c *Call) handOff(ctx context.Context, lost bool, stop func(bool)) (Answer, error) {
+func (c *Call) handOff(ctx context.Context, lost bool, stop func()) (Answer, error) {
 	caller := c.from.Caller
 	c.mu.Lock()
 	c.stop = stop
@@ -152,7 +152,7 @@ func (c *Call) Start(ctx context.Context, job *engine.Job, ended func(task.Outco
 	}
 	context.AfterFunc(ctx, func() {
 		if c.end(ending{err: ctx.Err()}) {
-			c.stop(engine.Stopped(ctx))
+			c.stop()
 		}
 	})
 }

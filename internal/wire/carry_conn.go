@@ -231,11 +231,9 @@ func (l *line) hear(msg jsonrpc.Message) bool {
 }
 
 // stop ends the work: the server is told, by a message that the client never sent.
-func (l *line) stop(cancelled bool) {
-	if cancelled {
-		params := append(append(json.RawMessage(`{"requestId":`), protocol.Marshal(l.id.Raw())...), '}')
-		l.conn.inject(&jsonrpc.Request{Method: protocol.MethodCancelled, Params: params})
-	}
+func (l *line) stop() {
+	params := append(append(json.RawMessage(`{"requestId":`), protocol.Marshal(l.id.Raw())...), '}')
+	l.conn.inject(&jsonrpc.Request{Method: protocol.MethodCancelled, Params: params})
 	l.conn.lines.remove(l.id)
 }
 
@@ -265,7 +263,7 @@ func (c *conn) linger() {
 		if l.call.Keeps() {
 			l.lose()
 		} else {
-			l.stop(true)
+			l.stop()
 		}
 	}
 	if len(calls) == 0 || c.grace <= 0 {
