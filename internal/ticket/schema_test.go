@@ -156,8 +156,17 @@ var refs = regexp.MustCompile(`"\$(id|anchor|dynamicAnchor|dynamicRef)"|"\$ref":
 // the test takes.
 func resolve(schema json.RawMessage) *jsonschema.Resolved {
 	var s jsonschema.Schema
-	if json.Unmarshal(schema, &s) != nil {
+	var plain any
+	if json.Unmarshal(schema, &s) != nil || json.Unmarshal(schema, &plain) != nil {
 		return nil
+	}
+	// The validator takes "Title" for "title"; JSON Schema does not.
+	spelt := string(protocol.Marshal(plain))
+	folded := strings.ToLower(strings.ToUpper(spelt))
+	for _, key := range []string{`"type"`, `"$schema"`, `"title"`, `"description"`, `"$defs"`, `"definitions"`, `"$ref"`, `"$id"`} {
+		if strings.Count(folded, key) != strings.Count(spelt, key) {
+			return nil
+		}
 	}
 	switch s.Schema {
 	case "", "http://json-schema.org/draft-07/schema#", "https://json-schema.org/draft/2020-12/schema":
