@@ -41,7 +41,11 @@ func TestMain(m *testing.M) {
 // setUp builds the binary into a directory of its own, which it returns, and makes sure that
 // what the tests need is there.
 func setUp() (dir string, err error) {
-	for _, path := range []string{everything, filepath.Join("node_modules", "@modelcontextprotocol", "sdk", "package.json")} {
+	for _, path := range []string{
+		everything,
+		filepath.Join("node_modules", "@modelcontextprotocol", "sdk", "package.json"),
+		filepath.Join("node_modules", "gpt-tokenizer", "package.json"),
+	} {
 		if _, err := os.Stat(path); err != nil {
 			return "", fmt.Errorf("%w; run: make peers", err)
 		}
