@@ -59,6 +59,10 @@ type Options struct {
 	// requestor's own sessions with each change (NOT-1).
 	NoStatusNotifications bool
 
+	// Tickets says when a plain call that takes long is answered with a ticket, for clients that
+	// know nothing of tasks. Default: never.
+	Tickets Tickets
+
 	// AskAsTasks has what a handler asks by the SDK's own means (ServerSession.CreateMessage and
 	// Elicit) run as tasks of clients that run such requests as tasks. Default: only what it
 	// asks by Task.Sample and Task.Elicit.
@@ -108,6 +112,8 @@ type Tool struct {
 	// Immediate is how long the answer to a create may wait for the tool to call
 	// Task.RespondNow. Default 0: it does not wait, and what the tool says then is not sent.
 	Immediate time.Duration
+	// Ticket is what differs from Options.Tickets for the tool.
+	Ticket TicketTool
 }
 
 // Support is a tool's execution.taskSupport.
@@ -180,6 +186,7 @@ func Open(ctx context.Context, server *mcp.Server, opts *Options) (*Runtime, err
 		PollInterval: rt.opts.PollInterval,
 		Grace:        rt.opts.Grace,
 		Scopes:       rt.opts.Scopes,
+		Tickets:      rt.opts.tickets(),
 		Limits:       rt.opts.Limits,
 		Audit:        rt.opts.Audit,
 		Logger:       rt.opts.Logger,
@@ -211,7 +218,7 @@ func (rt *Runtime) Handler(inner http.Handler) http.Handler {
 // Transport returns a transport that adds tasks to inner, which the server would have been
 // connected with or run on: stdio or in-memory.
 func (rt *Runtime) Transport(inner mcp.Transport) mcp.Transport {
-	return wire.Transport(inner, rt.node.Receiver, wire.TransportOptions{Principal: rt.opts.LocalPrincipal})
+	return wire.Transport(inner, rt.node.Receiver, wire.TransportOptions{Principal: rt.opts.LocalPrincipal, Grace: rt.opts.grace()})
 }
 
 // Close lets running tasks finish for Options.Grace, or until ctx is done, and records the

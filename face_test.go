@@ -48,6 +48,7 @@ type settings struct {
 	ToolLimits map[string]coatcheck.ToolLimits
 	NoLimits   bool
 	Audit      string // a file
+	Tickets    coatcheck.Tickets
 
 	Capabilities string // of clients; default none
 	Listen       bool   // clients over HTTP open a GET stream
@@ -62,6 +63,7 @@ func (s settings) options() *coatcheck.Options {
 		MinRetention:   s.Retention,
 		LocalPrincipal: s.Principal,
 		Grace:          -1,
+		Tickets:        s.Tickets,
 
 		PushInput:             s.PushInput,
 		NoStatusNotifications: s.NoStatus,

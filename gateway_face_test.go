@@ -59,7 +59,7 @@ func openGatewayURL(t *testing.T, s settings, c gateway.Config) string {
 	c.Listen, c.Store, c.Support = "127.0.0.1:0", s.Database, protocol.Optional
 	c.DefaultTTL, c.MaxTTL, c.MinRetention = time.Hour, 24*time.Hour, time.Minute
 	c.PushInput, c.NoStatusNotifications, c.Processes = s.PushInput, s.NoStatus, 2
-	c.Limits = s.policy()
+	c.Limits, c.Tickets = s.policy(), s.Tickets
 	c.Ready = func(address string) { ready <- "http://" + address + "/mcp" }
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)

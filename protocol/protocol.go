@@ -45,6 +45,14 @@ const (
 	// MetaIdempotencyKey, on a task-augmented request, makes a repeated create return
 	// the task of the first one (requirements C.8).
 	MetaIdempotencyKey = "coatcheck/idempotency-key"
+	// MetaTicket, on the result of a call that goes on or of a tool about such calls, is
+	// {"ticket": …, "status": …} and, while there is something to collect, "collect": the
+	// name of the tool for that. The status is "working" or "input_required"; on other
+	// results "cancelled", "ended", "interrupted", "expired" or "unknown".
+	MetaTicket = "coatcheck/ticket"
+	// MetaTickets, on the result of the tool that lists such calls, is {"tickets": [{"ticket":
+	// …, "tool": …, "status": …}, …]} and, if they are not all, "more": true.
+	MetaTickets = "coatcheck/tickets"
 )
 
 // TaskSupport is a tool's execution.taskSupport.

@@ -91,6 +91,11 @@ type Store interface {
 	// Errors: ErrConflict, ErrNotFound, ErrExpired.
 	Update(ctx context.Context, t *task.Task) error
 
+	// Unkey lets go of a task's Key, if it has one, whatever its status and without a new
+	// revision: a create with that key makes a new task.
+	// Errors: ErrNotFound, ErrExpired.
+	Unkey(ctx context.Context, ref task.Ref) error
+
 	// List returns up to limit tasks of the principal after the position, newest first
 	// (ties by id, descending), as Get does.
 	List(ctx context.Context, p task.Principal, after Position, limit int) ([]*task.Task, error)

@@ -29,7 +29,7 @@ type gatewayCmd struct {
 	Stdio        bool              `help:"Serve on stdin and stdout instead."`
 	Store        string            `default:"sqlite:coatcheck.db" help:"Where tasks are kept: sqlite:FILE, or memory: (lost with the process)."`
 	Support      string            `default:"optional" help:"Whether tools may run as tasks: optional, required or forbidden."`
-	Tool         map[string]string `mapsep:"none" placeholder:"NAME=SUPPORT" help:"The same for one tool; may be repeated."`
+	Tool         map[string]string `mapsep:"none" placeholder:"NAME=SETTING,…" help:"For one tool: optional, required or forbidden; ticket[:PATIENCE] or noticket; keep (default) or cancel, for work whose reply is lost. May be repeated."`
 	DefaultTTL   *time.Duration    `name:"default-ttl" placeholder:"1h" help:"Lifetime of a task whose requestor asks for none; at most --max-ttl."`
 	MaxTTL       time.Duration     `name:"max-ttl" default:"24h" help:"Longest lifetime of a task."`
 	MinRetention *time.Duration    `placeholder:"10m" help:"How long a result is kept after the task ended, at least; at most --max-ttl."`
@@ -43,6 +43,7 @@ type gatewayCmd struct {
 	Principal    string            `placeholder:"NAME" help:"Name of the one requestor of --stdio or --single-user. Default: the operating-system user."`
 	auditFlags   `embed:""`
 	limitFlags   `embed:""`
+	ticketFlags  `embed:""`
 
 	metricsFlags `embed:""`
 
@@ -116,8 +117,11 @@ func (c *gatewayCmd) config() (gateway.Config, error) {
 	if cfg.Support, err = taskSupport(c.Support); err != nil {
 		return cfg, fmt.Errorf("--support: %w", err)
 	}
+	if err := c.applyTickets(&cfg); err != nil {
+		return cfg, err
+	}
 	for name, value := range c.Tool {
-		if cfg.Tools[name], err = taskSupport(value); err != nil {
+		if err = toolSetting(&cfg, name, value); err != nil {
 			return cfg, fmt.Errorf("--tool %s: %w", name, err)
 		}
 	}

@@ -61,6 +61,11 @@ func Hosts(initialize json.RawMessage, method string) bool {
 	return declared(protocol.Get(protocol.Get(requests, kind), action))
 }
 
+// KnowsTasks reports whether a client declared tasks in any form (CAP-1).
+func KnowsTasks(initialize json.RawMessage) bool {
+	return declared(protocol.Get(protocol.Get(initialize, "capabilities"), "tasks"))
+}
+
 // HostsAny reports whether a client runs any request as a task.
 func HostsAny(initialize json.RawMessage) bool {
 	return Hosts(initialize, protocol.MethodCreateMessage) || Hosts(initialize, protocol.MethodElicit)

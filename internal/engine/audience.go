@@ -255,7 +255,7 @@ func (l *live) eachSession(visit func(*Feed)) map[string]bool {
 // announce tells of a task's new status (NOT-1). The streams of tasks/result calls need not
 // hear of the last one, which their answer tells.
 func (e *Engine) announce(l *live, t *task.Task) {
-	if e.opts.NoStatusNotifications {
+	if e.opts.NoStatusNotifications || l.unannounced {
 		return
 	}
 	ev := Event{Task: t.ID, Method: protocol.MethodTasksStatus, State: t}

@@ -29,12 +29,21 @@ type Creation struct {
 	// Immediate is how long Immediate may wait for what the model is told for now (CRE-4);
 	// 0 is not at all.
 	Immediate time.Duration
+
+	// Ongoing, if set, is work that is under way already and goes on as the task's, in place of
+	// the Runner's. The task is at work at once, or refused with a *LimitError.
+	Ongoing Starter
+	Began   time.Time // when Ongoing did
+	// Unannounced leaves out notifications/tasks/status, and what the work says outside of the
+	// calls that wait for it: the requestor may know nothing of tasks.
+	Unannounced bool
 }
 
 // Create makes a task, durable when it returns, and starts its work (CRE-1, CRE-3), or has it
 // wait for its turn (RSC-1). If the principal has a task with the same idempotency key it
 // returns that one.
-// Errors: ErrShutdown, ErrKeyReused, a *LimitError, or one of the store's.
+// Errors: ErrShutdown, ErrKeyReused (with Ongoing also for a repeat), a *LimitError, or one of
+// the store's.
 func (e *Engine) Create(ctx context.Context, c Creation) (*task.Task, error) {
 	ctx = By(ctx, c.Caller)
 	now := e.now()
@@ -56,11 +65,19 @@ func (e *Engine) Create(ctx context.Context, c Creation) (*task.Task, error) {
 		return nil, &LimitError{Limit: "request", Message: fmt.Sprintf("The request is too large: its params have %d bytes, and may have %d", n, l.limits.Request)}
 	}
 	t.TTL = e.lifetime(c.Lifetime, l.limits)
+	l.ongoing, l.unannounced = c.Ongoing, c.Unannounced
+	if c.Unannounced {
+		l.home.session = ""
+	}
+	limits := l.limits
+	if c.Ongoing != nil {
+		t.CreatedAt, limits.NoQueue = task.Instant(c.Began), true
+	}
 	l.job = &Job{Ref: t.Ref, Request: c.Request, Caller: c.Caller}
 	if c.Immediate > 0 {
 		l.immediate = make(chan string, 1)
 	}
-	if refused := e.turns.enter(l, l.limits, e.opts.Now()); refused != nil {
+	if refused := e.turns.enter(l, limits, e.opts.Now()); refused != nil {
 		if existing := e.withKey(ctx, t); existing != nil { // C.8
 			return e.repeated(ctx, c, existing)
 		}
@@ -161,6 +178,9 @@ func (e *Engine) dismiss(l *live) {
 
 // repeated answers a create whose key the principal used before.
 func (e *Engine) repeated(ctx context.Context, c Creation, existing *task.Task) (*task.Task, error) {
+	if c.Ongoing != nil {
+		return nil, ErrKeyReused
+	}
 	now := e.now()
 	if existing.Expired(now) {
 		if l := e.liveTask(existing.Ref); l != nil {

@@ -81,7 +81,7 @@ func (e *Engine) recover(ctx context.Context) error {
 // change is a conflict.
 func (e *Engine) adopt(ctx context.Context, t *task.Task) error {
 	if t.Remote == "" {
-		outcome := interrupted("The " + e.opts.Role + " stopped before the task finished, and started again without it.")
+		outcome := e.interrupted(wasStopped)
 		next, err := t.Finish(outcome, statusMessage(outcome), e.now())
 		if err != nil {
 			return err

@@ -99,7 +99,7 @@ func (r *line) Report(progress, total float64, message string) {
 		r.reporting.Lock()
 		defer r.reporting.Unlock()
 		if r.advances(progress) {
-			r.Say(describe(progress, report.Total, message))
+			r.Say(Describe(progress, report.Total, message))
 		}
 		return
 	}
@@ -141,7 +141,7 @@ func (r *line) Notify(method string, params json.RawMessage) {
 // progress returns what to pass on of the params of a progress notification, if anything.
 func (r *line) progress(params json.RawMessage) (json.RawMessage, bool) {
 	given := protocol.Get(params, "progressToken")
-	if r.token == nil || !sameToken(given, r.token) {
+	if r.token == nil || !SameToken(given, r.token) {
 		return nil, false
 	}
 	var report struct {
@@ -155,7 +155,7 @@ func (r *line) progress(params json.RawMessage) (json.RawMessage, bool) {
 	if !r.advances(report.Progress) {
 		return nil, false
 	}
-	if text := describe(report.Progress, report.Total, report.Message); text != "" {
+	if text := Describe(report.Progress, report.Total, report.Message); text != "" {
 		r.Say(text)
 	}
 	if !bytes.Equal(given, r.token) { // 1 and 1.0 are one token, written differently
@@ -178,7 +178,8 @@ func (r *line) advances(progress float64) bool {
 	return true
 }
 
-func sameToken(a, b json.RawMessage) bool {
+// SameToken reports whether two progress tokens are one, however they are written.
+func SameToken(a, b json.RawMessage) bool {
 	if bytes.Equal(a, b) {
 		return true
 	}
@@ -191,8 +192,8 @@ func sameToken(a, b json.RawMessage) bool {
 	return err1 == nil && err2 == nil && x == y
 }
 
-// describe makes progress a text such as "3/8: computing".
-func describe(progress float64, total *float64, message string) string {
+// Describe makes progress a text such as "3/8: computing".
+func Describe(progress float64, total *float64, message string) string {
 	text := strconv.FormatFloat(progress, 'f', -1, 64)
 	switch {
 	case total != nil:

@@ -61,7 +61,22 @@ func firstText(result json.RawMessage) string {
 	return ""
 }
 
+// How a task's work ended with its process, after the role.
+const (
+	wasStopped = " stopped before the task finished, and started again without it."
+	wasShut    = " was shut down before the task finished."
+)
+
 // interrupted is the outcome of a task whose work ended with its process.
-func interrupted(why string) task.Outcome {
-	return task.Outcome{Error: protocol.Errorf(protocol.CodeInternalError, "%s", why).JSON()}
+func (e *Engine) interrupted(how string) task.Outcome {
+	return task.Outcome{Error: protocol.Errorf(protocol.CodeInternalError, "The %s%s", e.opts.Role, how).JSON()}
+}
+
+// Interrupted reports whether an outcome says that the work ended with its process.
+func Interrupted(o *task.Outcome) bool {
+	if o == nil || o.Error == nil {
+		return false
+	}
+	message, _ := protocol.Unquote(protocol.Get(o.Error, "message"))
+	return strings.HasSuffix(message, wasStopped) || strings.HasSuffix(message, wasShut)
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"time"
 
 	"github.com/coatcheck/coatcheck/store"
 	"github.com/coatcheck/coatcheck/task"
@@ -62,6 +63,67 @@ func (e *Engine) List(ctx context.Context, p task.Principal, after store.Positio
 			return page, false, nil
 		}
 	}
+}
+
+// Keyed returns the tasks of a principal that were made after an instant and have an idempotency
+// key, newest first, without request and outcome.
+func (e *Engine) Keyed(ctx context.Context, p task.Principal, since time.Time) ([]*task.Task, error) {
+	var keyed []*task.Task
+	after := store.Position{}
+	for {
+		tasks, err := e.store.List(ctx, p, after, 256)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range tasks {
+			if t.CreatedAt.Before(since) {
+				return keyed, nil
+			}
+			after = store.Position{CreatedAt: t.CreatedAt, ID: t.ID}
+			if t.Key != "" {
+				keyed = append(keyed, t)
+			}
+		}
+		if len(tasks) < 256 {
+			return keyed, nil
+		}
+	}
+}
+
+// Unkey lets go of a task's idempotency key: a create with it makes a new task.
+// Errors: store.ErrNotFound, store.ErrExpired.
+func (e *Engine) Unkey(ctx context.Context, ref task.Ref) error {
+	return e.store.Unkey(context.WithoutCancel(ctx), ref)
+}
+
+// Load returns a task whole, as its requestor may see it now.
+// Errors: store.ErrNotFound, store.ErrExpired.
+func (e *Engine) Load(ctx context.Context, ref task.Ref) (*task.Task, error) {
+	t, err := unexpiredFrom(e.store.Load(ctx, ref))(e.now())
+	if err != nil {
+		return nil, err
+	}
+	if l := e.liveTask(ref); l != nil {
+		view := *t
+		view.StatusMessage = l.view().StatusMessage
+		t = &view
+	}
+	return t, nil
+}
+
+// ProgressOf returns in words what the work of a task reported last, if this process runs it.
+func (e *Engine) ProgressOf(ref task.Ref) string {
+	l := e.liveTask(ref)
+	if l == nil {
+		return ""
+	}
+	if said := l.said.Load(); said != nil {
+		return *said
+	}
+	if message := l.progress.Load(); message != nil {
+		return *message
+	}
+	return ""
 }
 
 // Stats is what an engine has at hand.

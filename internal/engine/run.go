@@ -42,17 +42,19 @@ type live struct {
 	ctx    context.Context // of the work
 	cancel context.CancelCauseFunc
 
-	home       place           // the session that made it
-	initialize json.RawMessage // params of that session's initialize request, if known
-	tool       string          // that it calls, if it calls one
-	limits     limit.Limits    // in force when it was made
-	turn       turn            // when it works
-	queued     atomic.Bool     // it waits for its turn
-	job        *Job            // what is run, set before it is
-	began      atomic.Pointer[time.Time]
-	span       atomic.Pointer[trace.Span]   // of its work; nil if there is none
-	polls      atomic.Pointer[rate.Limiter] // how often it may be polled; nil: as one likes
-	immediate  chan string                  // what the model is told for now; nil if nobody waits for it
+	home        place           // the session that made it
+	unannounced bool            // see Creation
+	initialize  json.RawMessage // params of that session's initialize request, if known
+	tool        string          // that it calls, if it calls one
+	limits      limit.Limits    // in force when it was made
+	turn        turn            // when it works
+	queued      atomic.Bool     // it waits for its turn
+	ongoing     Starter         // what works on it in place of the Runner, or nil
+	job         *Job            // what is run, set before it is
+	began       atomic.Pointer[time.Time]
+	span        atomic.Pointer[trace.Span]   // of its work; nil if there is none
+	polls       atomic.Pointer[rate.Limiter] // how often it may be polled; nil: as one likes
+	immediate   chan string                  // what the model is told for now; nil if nobody waits for it
 
 	state    atomic.Pointer[task.Task] // as last stored, without its Inputs
 	progress atomic.Pointer[string]    // what the work is at, if it reports
@@ -119,7 +121,10 @@ func (e *Engine) run(l *live) {
 	var ctx context.Context
 	ctx, job.Request = l.work(job.Request)
 	job.Line = &line{engine: e, live: l, token: progressToken(job.Request.Params)}
-	starter, ok := e.opts.Runner.(Starter)
+	starter, ok := l.ongoing, l.ongoing != nil
+	if !ok {
+		starter, ok = e.opts.Runner.(Starter)
+	}
 	if !ok {
 		e.ended(l, e.invoke(ctx, job))
 		return
@@ -346,7 +351,7 @@ func (e *Engine) recordUnfinished(ctx context.Context) {
 	e.turns.close()
 	for _, l := range e.runningHere() {
 		if l.state.Load().Remote == "" {
-			outcome := interrupted("The " + e.opts.Role + " was shut down before the task finished.")
+			outcome := e.interrupted(wasShut)
 			err := e.change(ctx, l, func(t *task.Task) (*task.Task, error) {
 				return t.Finish(outcome, statusMessage(outcome), e.now())
 			})

@@ -48,6 +48,8 @@ type Config struct {
 	Processes    int           // of Command that run tasks, at most; default 4
 	SessionIdle  time.Duration // after which an HTTP session without requests ends, and its process; default 30 min
 
+	Tickets receiver.Tickets // for plain calls that take long; default none
+
 	PushInput             bool // questions go to the session that made the task at once
 	NoStatusNotifications bool
 
@@ -150,6 +152,7 @@ func Serve(ctx context.Context, c Config) error {
 		PollInterval: c.PollInterval,
 		Grace:        grace,
 		Scopes:       c.Scopes,
+		Tickets:      c.Tickets,
 		Limits:       c.Limits,
 		Audit:        c.Audit,
 		Logger:       c.Logger,
@@ -201,7 +204,7 @@ func (c *Config) serveStdio(ctx context.Context, n *node.Node, web http.RoundTri
 	if c.URL == "" {
 		back = session.CommandTransport(c.process())
 	}
-	front := wire.Transport(c.Stdio, n.Receiver, wire.TransportOptions{Principal: c.Principal})
+	front := wire.Transport(c.Stdio, n.Receiver, wire.TransportOptions{Principal: c.Principal, Grace: stdioGrace})
 	return bridge(ctx, front, back)
 }
 

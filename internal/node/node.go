@@ -26,6 +26,9 @@ import (
 // DefaultDatabase is where tasks are kept if nothing else is said.
 const DefaultDatabase = "sqlite:coatcheck.db"
 
+// DefaultGrace is how long Close lets running tasks finish.
+const DefaultGrace = 10 * time.Second
+
 // Config says what a node is made of. Runner is required. The engine's durations have the
 // defaults of engine.Options.
 type Config struct {
@@ -37,7 +40,8 @@ type Config struct {
 	// Immediate is how long a create's answer waits for what its tool has to say for now.
 	Immediate map[string]time.Duration
 
-	Scopes map[receiver.Operation]string // see receiver.Options
+	Scopes  map[receiver.Operation]string // see receiver.Options
+	Tickets receiver.Tickets              // for plain calls that take long; default none
 
 	Limits *limit.Policy // default those of package limit
 	Audit  audit.Sink    // takes the events of tasks; default none
@@ -80,7 +84,7 @@ func Open(ctx context.Context, c Config) (*Node, error) {
 	}
 	n := &Node{store: c.Store, owned: c.Store == nil, grace: c.Grace}
 	if n.grace == 0 {
-		n.grace = 10 * time.Second
+		n.grace = DefaultGrace
 	}
 	if n.owned {
 		var err error
@@ -120,6 +124,7 @@ func Open(ctx context.Context, c Config) (*Node, error) {
 		Immediate: c.Immediate,
 		Asks:      c.Asks,
 		Scopes:    c.Scopes,
+		Tickets:   c.Tickets,
 		Limits:    c.Limits,
 		Audit:     c.Audit,
 		PageSize:  c.PageSize,

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -33,6 +34,7 @@ type Options struct {
 	Scopes   map[Operation]string
 	Limits   *limit.Policy // of requestors; default those of package limit
 	Audit    audit.Sink    // takes what is refused; default none
+	Tickets  Tickets       // default none
 	PageSize int           // tasks in a page of tasks/list; default 50
 	Logger   *slog.Logger  // default: discards
 
@@ -50,6 +52,9 @@ type Receiver struct {
 	pageSize int
 	limits   *limit.Policy
 	rates    *rates
+	tickets  Tickets
+	kept     *keptWork
+	prefixed atomic.Bool // the server has tools with the names of the ticket tools
 	audit    audit.Sink
 	tracer   trace.Tracer // nil for none
 	log      *slog.Logger
@@ -57,7 +62,7 @@ type Receiver struct {
 
 // New returns a Receiver.
 func New(opts Options) *Receiver {
-	r := &Receiver{engine: opts.Engine, tools: opts.Tools, requests: opts.Requests, waits: opts.Immediate, asks: opts.Asks, scopes: opts.Scopes, pageSize: opts.PageSize, limits: opts.Limits, rates: newRates(), audit: opts.Audit, tracer: newTracer(opts.TracerProvider), log: opts.Logger}
+	r := &Receiver{engine: opts.Engine, tools: opts.Tools, requests: opts.Requests, waits: opts.Immediate, asks: opts.Asks, scopes: opts.Scopes, pageSize: opts.PageSize, limits: opts.Limits, rates: newRates(), tickets: opts.Tickets.withDefaults(), kept: newKeptWork(), audit: opts.Audit, tracer: newTracer(opts.TracerProvider), log: opts.Logger}
 	if r.pageSize <= 0 {
 		r.pageSize = 50
 	}

@@ -34,13 +34,14 @@ const (
 	opExpire
 	opRenew
 	opRelease
+	opUnkey
 	opOrphans
 	opCheck
 	numOperations
 )
 
 var operations = [numOperations]string{
-	"create", "get", "load", "update", "list", "due", "next_due", "expire", "renew", "release", "orphans", "check",
+	"create", "get", "load", "update", "list", "due", "next_due", "expire", "renew", "release", "unkey", "orphans", "check",
 }
 
 // timed is a store whose operations are measured.
@@ -126,6 +127,11 @@ func (t *timed) Renew(ctx context.Context, owner string, until time.Time) (err e
 func (t *timed) Release(ctx context.Context, owner string) (err error) {
 	defer func(began time.Time) { t.over(ctx, opRelease, began, err) }(time.Now())
 	return t.Store.Release(ctx, owner)
+}
+
+func (t *timed) Unkey(ctx context.Context, ref task.Ref) (err error) {
+	defer func(began time.Time) { t.over(ctx, opUnkey, began, err) }(time.Now())
+	return t.Store.Unkey(ctx, ref)
 }
 
 func (t *timed) Orphans(ctx context.Context, now time.Time, limit int) (_ []*task.Task, err error) {

@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -83,13 +82,14 @@ type handler struct {
 	opts     HTTPOptions
 	sessions *sessions
 	waits    *waits
+	carrying *carrying
 	pings    atomic.Int64 // sent so far
 }
 
 // Handler returns a handler that answers task messages itself and leaves the rest to inner,
 // which may be any handler of MCP's Streamable HTTP.
 func Handler(inner http.Handler, r *receiver.Receiver, opts *HTTPOptions) http.Handler {
-	h := &handler{inner: inner, receiver: r, sessions: newSessions(), waits: newWaits()}
+	h := &handler{inner: inner, receiver: r, sessions: newSessions(), waits: newWaits(), carrying: newCarrying()}
 	if opts != nil {
 		h.opts = *opts
 	}
@@ -118,12 +118,13 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	switch {
+	case h.carrying.left(h.scope(req)):
+		http.Error(w, "session not found", http.StatusNotFound)
 	case req.Method == http.MethodDelete:
-		h.sessions.forget(header(req, sessionHeader))
-		h.inner.ServeHTTP(w, req)
+		h.delete(w, req)
 	case req.Method == http.MethodGet:
 		h.listen(w, req)
-	case req.Method == http.MethodPost && isJSON(req) && hasTasks(header(req, versionHeader)):
+	case req.Method == http.MethodPost && isJSON(req) && h.knows(header(req, versionHeader)):
 		h.post(w, req)
 	default:
 		h.inner.ServeHTTP(w, req)
@@ -133,6 +134,11 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 // hasTasks reports whether a protocol version is the one with tasks in its core. A client
 // that does not say is given the benefit of the doubt.
 func hasTasks(version string) bool { return version == "" || version == protocol.Version20251125 }
+
+// knows reports whether a protocol version is one whose messages may be ours.
+func (h *handler) knows(version string) bool {
+	return hasTasks(version) || h.receiver.Tickets() && version < protocol.Version20251125
+}
 
 // header returns a request header whose name is in canonical form.
 func header(req *http.Request, name string) string {
@@ -168,15 +174,19 @@ func (h *handler) post(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	known := h.sessions.get(header(req, sessionHeader))
+	tasks := hasTasks(header(req, versionHeader)) && (known == nil || !known.negotiated || known.tasks)
 	switch {
 	case err == nil && m.IsResponse() && receiver.IsAnswer(m.ID):
 		h.accept(w, req, m)
-	case err != nil || m.IsResponse(): // malformed, or an answer to the server: not ours
+	case err != nil: // malformed: not ours
 		h.pass(w, req, body)
-	case known != nil && known.negotiated && !known.tasks: // of another protocol revision
+	case m.IsResponse(): // to the server
+		h.carrying.answered(h.scope(req), m.ID)
+		h.pass(w, req, body)
+	case !tasks && known.ticketing() == nil && known != nil && known.negotiated: // of another protocol revision
 		h.pass(w, req, body)
 	case !m.IsCall():
-		if h.receiver.Hears(m.Method) || m.Method == protocol.MethodCancelled && h.waits.cancel(h.scope(req), protocol.Get(m.Params, "requestId")) {
+		if h.takes(req, m, tasks) {
 			w.WriteHeader(http.StatusAccepted)
 			return
 		}
@@ -184,8 +194,10 @@ func (h *handler) post(w http.ResponseWriter, req *http.Request) {
 	case m.Method == protocol.MethodInitialize:
 		h.initialize(w, req, body, m)
 	case m.Method == protocol.MethodToolsList:
-		h.rewrite(w, req, body, m.ID, h.receiver.DeclareTools)
-	case h.receiver.Takes(m):
+		h.rewrite(w, req, body, m.ID, h.declares(known, tasks))
+	case h.ticket(w, req, body, m, known):
+	case tasks && h.receiver.Takes(m):
+		known.ticketing().UsesTasks()
 		h.answer(w, req, m)
 	default:
 		if m.Method == protocol.MethodSetLevel && known != nil {
@@ -200,6 +212,28 @@ func (h *handler) post(w http.ResponseWriter, req *http.Request) {
 			return
 		}
 		h.pass(w, req, body)
+	}
+}
+
+// takes reports whether a notification ends here.
+func (h *handler) takes(req *http.Request, m *protocol.Message, tasks bool) bool {
+	if m.Method != protocol.MethodCancelled {
+		return tasks && h.receiver.Hears(m.Method)
+	}
+	scope, id := h.scope(req), protocol.Get(m.Params, "requestId")
+	return h.waits.cancel(scope, id) || h.carrying.cancel(scope, id)
+}
+
+// declares returns what edits a session's tools/list results.
+func (h *handler) declares(known *session, tasks bool) func(json.RawMessage) json.RawMessage {
+	return func(result json.RawMessage) json.RawMessage {
+		if tasks {
+			result = h.receiver.DeclareTools(result)
+		}
+		if s := known.ticketing(); s != nil {
+			result = s.List(result)
+		}
+		return result
 	}
 }
 
@@ -243,24 +277,25 @@ func (h *handler) rewrite(w http.ResponseWriter, req *http.Request, body []byte,
 // initialize learns a session and declares tasks to it.
 func (h *handler) initialize(w http.ResponseWriter, req *http.Request, body []byte, m *protocol.Message) {
 	from := h.requestor(req, nil)
-	var params json.RawMessage
-	if len(m.Params) <= maxInitialize {
-		params = bytes.Clone(m.Params)
-	}
+	from.Initialize = bytes.Clone(m.Params)
 	h.rewrite(w, req, body, m.ID, func(result json.RawMessage) json.RawMessage {
 		rewritten, tasks := h.receiver.Negotiate(from, result)
-		h.sessions.learn(w.Header().Get(sessionHeader), &session{owner: from.Principal, initialize: params, negotiated: true, tasks: tasks})
-		return rewritten
+		began := &session{owner: from.Principal, negotiated: true, tasks: tasks, tickets: h.receiver.Ticketing(from, result)}
+		if len(from.Initialize) <= maxInitialize {
+			began.initialize = from.Initialize
+		}
+		h.sessions.learn(w.Header().Get(sessionHeader), began)
+		return began.tickets.Instruct(rewritten)
 	})
 }
 
 // replayed edits an answer that an inner handler sends again on a resumed stream, where the
 // request it belongs to is no longer known: only tools/list answers have tools.
-func (h *handler) replayed(m *protocol.Message) json.RawMessage {
+func (h *handler) replayed(known *session, tasks bool, m *protocol.Message) json.RawMessage {
 	if protocol.Get(m.Result, "tools") == nil {
 		return nil
 	}
-	return h.receiver.DeclareTools(m.Result)
+	return h.declares(known, tasks)(m.Result)
 }
 
 // scope tells a request's sender from others who use the same request ids: by the session and
@@ -330,9 +365,7 @@ func (h *handler) accept(w http.ResponseWriter, req *http.Request, m *protocol.M
 	w.WriteHeader(http.StatusAccepted)
 }
 
-// result serves tasks/result: as JSON if the answer is there or comes at once, else as a
-// stream that is kept open until it is (RES-2), and carries what the task has to say (INP-5).
-// Dropping it loses nothing (GET-5).
+// result serves tasks/result.
 func (h *handler) result(w http.ResponseWriter, req *http.Request, from *receiver.Requestor, m *protocol.Message) {
 	waiting, a := h.receiver.Result(req.Context(), from, m)
 	if waiting == nil {
@@ -342,12 +375,19 @@ func (h *handler) result(w http.ResponseWriter, req *http.Request, from *receive
 	defer waiting.Close()
 	ctx, done := h.waits.begin(req.Context(), h.scope(req), m.ID)
 	defer done()
-	if !strings.Contains(strings.Join(req.Header.Values("Accept"), ","), "text/event-stream") {
+	if !acceptsStream(req) {
 		if a, err := waiting.Outcome(ctx); err == nil {
 			h.write(w, http.StatusOK, a, m.ID)
 		}
 		return
 	}
+	h.await(ctx, w, waiting, m.ID)
+}
+
+// await answers a call that waits: as JSON if the answer is there or comes at once, else as a
+// stream that is kept open until it is (RES-2), and carries what the task has to say (INP-5).
+// Dropping it loses nothing (GET-5). It reports whether the answer was written.
+func (h *handler) await(ctx context.Context, w http.ResponseWriter, waiting waiter, id json.RawMessage) bool {
 	next := func(patience time.Duration) (receiver.Message, receiver.Answer, bool, error) {
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
@@ -355,8 +395,8 @@ func (h *handler) result(w http.ResponseWriter, req *http.Request, from *receive
 	}
 	message, a, last, err := next(patience)
 	if last {
-		h.write(w, http.StatusOK, a, m.ID)
-		return
+		h.write(w, http.StatusOK, a, id)
+		return ctx.Err() == nil
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-cache, no-transform")
@@ -364,7 +404,7 @@ func (h *handler) result(w http.ResponseWriter, req *http.Request, from *receive
 	flush := http.NewResponseController(w).Flush
 	if err != nil { // nothing to say yet
 		if flush() != nil {
-			return
+			return false
 		}
 		message, a, last, err = next(keepAlive)
 	}
@@ -372,14 +412,21 @@ func (h *handler) result(w http.ResponseWriter, req *http.Request, from *receive
 		event := []byte(": keep-alive\n\n")
 		switch {
 		case last:
-			event = messageEvent(a.Append(nil, m.ID))
+			event = messageEvent(a.Append(nil, id))
 		case err == nil:
 			event = messageEvent(message.Append(nil))
 		}
 		if _, err := w.Write(event); err != nil || flush() != nil || last {
-			return
+			return last && err == nil
 		}
 	}
+	return false
+}
+
+// waiter is a call that waits for its answer. Next returns what is to be sent next: a message, or
+// at last the answer.
+type waiter interface {
+	Next(ctx context.Context) (m receiver.Message, a receiver.Answer, last bool, err error)
 }
 
 // write answers a call, with the status given unless the answer says another.

@@ -21,11 +21,15 @@ func (h *handler) listen(w http.ResponseWriter, req *http.Request) {
 	defer stop()
 	s := &sharedStream{ResponseWriter: w, boundary: make(chan struct{}, 1)}
 	known := h.sessions.get(header(req, sessionHeader))
-	if !hasTasks(header(req, versionHeader)) || known != nil && known.negotiated && !known.tasks {
+	tasks := hasTasks(header(req, versionHeader)) && (known == nil || !known.negotiated || known.tasks)
+	if !tasks && known.ticketing() == nil {
 		h.inner.ServeHTTP(w, req)
 		return
 	}
 	s.opened = func() {
+		if !tasks || known.ticketing().Alone() { // its client knows nothing of tasks
+			return
+		}
 		outlet := h.receiver.Outlet(h.requestor(req, known))
 		speaking.Go(func() {
 			defer outlet.Close()
@@ -42,7 +46,7 @@ func (h *handler) listen(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	// What is replayed may be an answer that was to be rewritten.
-	rw := newRewriter(s, func(m *protocol.Message) json.RawMessage { return h.replayed(m) })
+	rw := newRewriter(s, func(m *protocol.Message) json.RawMessage { return h.replayed(known, tasks, m) })
 	h.inner.ServeHTTP(rw, req)
 	rw.finish()
 }

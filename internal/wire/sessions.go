@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/coatcheck/coatcheck/internal/receiver"
 	"github.com/coatcheck/coatcheck/task"
 )
 
@@ -34,12 +35,21 @@ const (
 
 // session is what the tap knows of a session of the inner handler.
 type session struct {
-	owner      task.Principal  // who began it, or was first seen with it
-	initialize json.RawMessage // params, if they are known and not too long to keep
-	negotiated bool            // this process saw the session begin
-	tasks      bool            // tasks were declared to it
+	owner      task.Principal          // who began it, or was first seen with it
+	initialize json.RawMessage         // params, if they are known and not too long to keep
+	negotiated bool                    // this process saw the session begin
+	tasks      bool                    // tasks were declared to it
+	tickets    *receiver.TicketSession // nil if its calls get none
 	logLevel   atomic.Pointer[string]
 	verified   time.Time
+}
+
+// ticketing returns what is known of a session's tickets, or nil.
+func (s *session) ticketing() *receiver.TicketSession {
+	if s == nil {
+		return nil
+	}
+	return s.tickets
 }
 
 type sessions struct {

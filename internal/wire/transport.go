@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -24,6 +25,9 @@ type TransportOptions struct {
 	Principal task.Principal
 	// Session names the session, uniquely in this process. Default: at random.
 	Session string
+	// Grace is how long the plain calls that go on without their client have to end, once it has
+	// gone. Default 0: none.
+	Grace time.Duration
 }
 
 // Transport returns a server's transport whose connection answers task messages itself and
@@ -63,8 +67,14 @@ func (t *transport) Connect(ctx context.Context) (mcp.Connection, error) {
 		rewrites: map[jsonrpc.ID]func(json.RawMessage) json.RawMessage{},
 		waits:    newWaits(),
 		untaken:  map[jsonrpc.ID]*receiver.Plain{},
+		lines:    newLines(),
+		grace:    t.opts.Grace,
 	}
 	c.ctx, c.stop = context.WithCancel(context.WithoutCancel(ctx))
+	if c.receiver.Tickets() && !c.host {
+		c.incoming = make(chan incoming)
+		c.answers.Go(c.pump)
+	}
 	return c, nil
 }
 
@@ -78,6 +88,9 @@ type conn struct {
 	receiver *receiver.Receiver
 	host     bool // this side is the client
 	waits    *waits
+	lines    *lines
+	grace    time.Duration
+	incoming chan incoming // what Read returns, if it is not the connection's alone; else nil
 
 	ctx     context.Context // of the calls being answered here
 	stop    context.CancelFunc
@@ -87,6 +100,7 @@ type conn struct {
 	mu       sync.Mutex
 	from     receiver.Requestor
 	tasks    bool // tasks were declared
+	tickets  *receiver.TicketSession
 	rewrites map[jsonrpc.ID]func(json.RawMessage) json.RawMessage
 
 	untaken    map[jsonrpc.ID]*receiver.Plain // plain calls that have no answer yet
@@ -96,10 +110,14 @@ type conn struct {
 // Read returns the next message that is for the server.
 func (c *conn) Read(ctx context.Context) (jsonrpc.Message, error) {
 	for {
-		msg, err := c.Connection.Read(ctx)
+		msg, ours, err := c.next(ctx)
 		if err != nil {
+			c.linger()
 			c.stop()
 			return nil, err
+		}
+		if ours {
+			return msg, nil
 		}
 		switch msg := msg.(type) {
 		case *jsonrpc.Request:
@@ -116,6 +134,51 @@ func (c *conn) Read(ctx context.Context) (jsonrpc.Message, error) {
 			}
 		}
 		return msg, nil
+	}
+}
+
+// incoming is a message for the server, or why there are no more.
+type incoming struct {
+	msg  jsonrpc.Message
+	ours bool // it is not the client's
+	err  error
+}
+
+func (c *conn) next(ctx context.Context) (msg jsonrpc.Message, ours bool, err error) {
+	if c.incoming == nil {
+		msg, err = c.Connection.Read(ctx)
+		return msg, false, err
+	}
+	select {
+	case in := <-c.incoming:
+		return in.msg, in.ours, in.err
+	case <-c.ctx.Done():
+		return nil, false, c.ctx.Err()
+	case <-ctx.Done():
+		return nil, false, ctx.Err()
+	}
+}
+
+// pump reads the client's messages, so that those of ours can come between.
+func (c *conn) pump() {
+	for {
+		msg, err := c.Connection.Read(c.ctx)
+		select {
+		case c.incoming <- incoming{msg: msg, err: err}:
+		case <-c.ctx.Done():
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// inject has the server read a message of ours.
+func (c *conn) inject(msg jsonrpc.Message) {
+	select {
+	case c.incoming <- incoming{msg: msg, ours: true}:
+	case <-c.ctx.Done():
 	}
 }
 
@@ -179,22 +242,23 @@ func (c *conn) take(req *jsonrpc.Request) bool {
 		c.listened()
 		return false
 	case !req.IsCall():
-		return c.receiver.Hears(req.Method) || req.Method == protocol.MethodCancelled && c.waits.cancel(ownScope, protocol.Get(req.Params, "requestId"))
+		return c.receiver.Hears(req.Method) || req.Method == protocol.MethodCancelled && c.cancelled(protocol.Get(req.Params, "requestId"))
 	case req.Method == protocol.MethodInitialize:
 		params := req.Params
 		c.onResult(req.ID, func(result json.RawMessage) json.RawMessage {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			c.from.Initialize = params
-			result, c.tasks = c.receiver.Negotiate(&c.from, result)
-			return result
+			rewritten, tasks := c.receiver.Negotiate(&c.from, result)
+			c.tasks, c.tickets = tasks, c.receiver.Ticketing(&c.from, result)
+			return c.tickets.Instruct(rewritten)
 		})
 		return false
 	}
 	c.mu.Lock()
-	tasks, from := c.tasks, c.from
+	tasks, tickets, from := c.tasks, c.tickets, c.from
 	c.mu.Unlock()
-	if !tasks {
+	if !tasks && tickets == nil {
 		return false
 	}
 	if req.Method == protocol.MethodSetLevel {
@@ -206,11 +270,35 @@ func (c *conn) take(req *jsonrpc.Request) bool {
 		return false
 	}
 	if req.Method == protocol.MethodToolsList {
-		c.onResult(req.ID, c.receiver.DeclareTools)
+		c.onResult(req.ID, func(result json.RawMessage) json.RawMessage {
+			if tasks {
+				result = c.receiver.DeclareTools(result)
+			}
+			return tickets.List(result)
+		})
 		return false
 	}
 	m := protocol.NewCall(protocol.Marshal(req.ID.Raw()), req.Method, req.Params)
-	if !c.receiver.Takes(m) {
+	if tickets != nil && m.Method == protocol.MethodToolsCall {
+		switch take := c.receiver.Take(c.ctx, &from, tickets, m); {
+		case take.Call != nil:
+			c.carry(req.ID, take.Call)
+			return false
+		case take.Do != nil:
+			ctx, end := c.waits.begin(c.ctx, ownScope, m.ID)
+			c.answers.Go(func() {
+				defer end()
+				c.collect(ctx, req.ID, take)
+			})
+			return true
+		}
+	}
+	if !tasks {
+		return false
+	}
+	if c.receiver.Takes(m) {
+		tickets.UsesTasks()
+	} else {
 		if call := c.receiver.Plain(&from, m); call != nil {
 			c.plain(req, call)
 		}
@@ -226,6 +314,43 @@ func (c *conn) take(req *jsonrpc.Request) bool {
 		_ = c.Connection.Write(c.ctx, response(req.ID, a)) // fails only when nobody reads any more
 	})
 	return true
+}
+
+// cancelled reports whether a call that the client gave up is dealt with here.
+func (c *conn) cancelled(id json.RawMessage) bool {
+	if c.waits.cancel(ownScope, id) {
+		return true
+	}
+	var raw any
+	if json.Unmarshal(id, &raw) != nil {
+		return false
+	}
+	key, err := jsonrpc.MakeID(raw)
+	if err != nil {
+		return false
+	}
+	l := c.lines.get(key)
+	if l == nil || !l.call.Keeps() {
+		return false
+	}
+	l.lose() // before a repeat can come
+	return true
+}
+
+// collect answers a call that waits for a task's outcome.
+func (c *conn) collect(ctx context.Context, id jsonrpc.ID, take receiver.Take) {
+	collecting, a := take.Do(ctx)
+	if collecting == nil {
+		_ = c.Connection.Write(c.ctx, response(id, a)) // fails only when nobody reads any more
+		return
+	}
+	defer collecting.Close()
+	a, err := c.await(ctx, collecting)
+	if err != nil || c.Connection.Write(c.ctx, response(id, a)) != nil {
+		collecting.Lost(ctx)
+		return
+	}
+	collecting.Delivered(ctx)
 }
 
 // plain hands on a call that runs plainly, whose handler may have the requestor run tasks: it
@@ -254,7 +379,7 @@ func (c *conn) negotiated(resp *jsonrpc.Response) {
 func (c *conn) listened() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.tasks {
+	if c.tasks && !c.tickets.Alone() {
 		c.speak.Do(func() { c.answers.Go(c.speakUp) })
 	}
 }
@@ -269,6 +394,11 @@ func (c *conn) answer(ctx context.Context, from *receiver.Requestor, m *protocol
 		return a, nil
 	}
 	defer waiting.Close()
+	return c.await(ctx, waiting)
+}
+
+// await sends what is to be sent before the answer, which it returns.
+func (c *conn) await(ctx context.Context, waiting waiter) (receiver.Answer, error) {
 	for {
 		message, a, last, err := waiting.Next(ctx)
 		if err != nil || last {
@@ -300,6 +430,9 @@ func (c *conn) Write(ctx context.Context, msg jsonrpc.Message) error {
 		case protocol.MethodInitialized:
 			defer c.listened()
 		}
+	}
+	if c.hears(msg) {
+		return nil
 	}
 	if resp, ok := msg.(*jsonrpc.Response); ok {
 		c.mu.Lock()

@@ -133,6 +133,24 @@ func (s *Store) Update(_ context.Context, t *task.Task) error {
 	return nil
 }
 
+// Unkey implements store.Store.
+func (s *Store) Unkey(_ context.Context, ref task.Ref) error {
+	unlock, err := s.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	t, err := s.find(ref)
+	if err != nil || t.Key == "" {
+		return err
+	}
+	delete(s.keys, key{t.Principal, t.Key})
+	next := *t
+	next.Key = ""
+	s.tasks[ref] = &next
+	return nil
+}
+
 // merged returns the stored inputs with those that an update names.
 func merged(stored, named []task.InputRequest) []task.InputRequest {
 	all := slices.Clone(stored)

@@ -93,6 +93,20 @@ func (s *Store) Update(ctx context.Context, t *task.Task) error {
 	})
 }
 
+// Unkey implements store.Store.
+func (s *Store) Unkey(ctx context.Context, ref task.Ref) error {
+	return s.submit(ctx, func(ctx context.Context, w *writer) error {
+		res, err := w.unkey.ExecContext(ctx, string(ref.Principal), ref.ID)
+		if err != nil {
+			return err
+		}
+		if n, err := res.RowsAffected(); err != nil || n == 1 {
+			return err
+		}
+		return w.whyNot(ctx, ref)
+	})
+}
+
 // whyNot says why a task could not be updated.
 func (w *writer) whyNot(ctx context.Context, ref task.Ref) error {
 	var where int

@@ -150,6 +150,43 @@ func testKeys(f *fixture) {
 	f.same(again)
 }
 
+func testUnkey(f *fixture) {
+	first := f.made("p")
+	first.Key = "k"
+	f.created(first)
+	foreign := task.Ref{Principal: "q", ID: first.ID}
+	f.wants(f.Store.Unkey(f.Context(), foreign), store.ErrNotFound, "unkey of another's task")
+	ended, err := first.Finish(task.Outcome{Result: []byte("{}")}, "", epoch)
+	if err != nil {
+		f.Fatal(err)
+	}
+	if err := f.Store.Update(f.Context(), ended); err != nil {
+		f.Fatal(err)
+	}
+	for range 2 { // the second time there is no key
+		if err := f.Store.Unkey(f.Context(), first.Ref); err != nil {
+			f.Fatal(err)
+		}
+	}
+	ended.Key = ""
+	f.same(ended)
+	again := f.made("p")
+	again.Key = "k"
+	f.created(again)
+	f.same(again)
+	late := epoch.Add(2 * time.Hour)
+	if err := f.Store.Expire(f.Context(), late, []task.Ref{first.Ref}, late.Add(time.Hour)); err != nil {
+		f.Fatal(err)
+	}
+	f.wants(f.Store.Unkey(f.Context(), first.Ref), store.ErrExpired, "unkey of an expired task")
+	third := f.made("p")
+	third.Key = "k"
+	existing, err := f.Store.Create(f.Context(), third, store.Quota{})
+	if err != nil || existing == nil || existing.Ref != again.Ref {
+		f.Fatalf("a repeated key, after the first that had it went: %+v, %v", existing, err)
+	}
+}
+
 func testConcurrentKeys(f *fixture) {
 	var mu sync.Mutex
 	made := map[string]int{}

@@ -1,0 +1,280 @@
+package wire
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"github.com/coatcheck/coatcheck/internal/receiver"
+	"github.com/coatcheck/coatcheck/protocol"
+)
+
+// lines are the plain calls of a connection that the server is at and that may become tasks, or
+// have.
+type lines struct {
+	mu    sync.Mutex
+	calls map[jsonrpc.ID]*line
+	empty chan struct{} // closed when there are none; nil if nobody waits for that
+}
+
+func newLines() *lines { return &lines{calls: map[jsonrpc.ID]*line{}} }
+
+// line is carried for a connection. What a server asks is not told apart by call there: it passes.
+type line struct {
+	conn  *conn
+	id    jsonrpc.ID
+	call  *receiver.Call
+	timer *time.Timer
+
+	mu    sync.Mutex
+	state carriedState
+	held  []jsonrpc.Message // that came while the call was being handed off
+}
+
+func (ls *lines) add(l *line) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.calls[l.id] = l
+}
+
+func (ls *lines) get(id jsonrpc.ID) *line {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.calls[id]
+}
+
+// reporting returns the call whose progress a notification is about, or nil.
+func (ls *lines) reporting(m *protocol.Message) *line {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, l := range ls.calls {
+		if l.call.IsProgress(m) {
+			return l
+		}
+	}
+	return nil
+}
+
+func (ls *lines) remove(id jsonrpc.ID) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	delete(ls.calls, id)
+	if len(ls.calls) == 0 && ls.empty != nil {
+		close(ls.empty)
+		ls.empty = nil
+	}
+}
+
+// all returns the calls, and a channel that is closed when there are none any more.
+func (ls *lines) all() (calls []*line, empty <-chan struct{}) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, l := range ls.calls {
+		calls = append(calls, l)
+	}
+	if ls.empty == nil {
+		ls.empty = make(chan struct{})
+		if len(ls.calls) == 0 {
+			close(ls.empty)
+			defer func() { ls.empty = nil }()
+		}
+	}
+	return calls, ls.empty
+}
+
+// carry has a call that goes on to the server become a task if it takes long.
+func (c *conn) carry(id jsonrpc.ID, call *receiver.Call) {
+	l := &line{conn: c, id: id, call: call}
+	c.lines.add(l)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, _, next := call.Due(time.Now())
+	l.timer = time.AfterFunc(next, l.tick)
+}
+
+// tick does what is due: a heartbeat, or handing the call off.
+func (l *line) tick() {
+	l.mu.Lock()
+	if l.state != attached {
+		l.mu.Unlock()
+		return
+	}
+	beat, over, next := l.call.Due(time.Now())
+	if beat != nil {
+		_ = l.conn.send(*beat) // fails only when nobody reads any more
+	}
+	if !over {
+		l.timer.Reset(next)
+		l.mu.Unlock()
+		return
+	}
+	l.state = handing
+	l.mu.Unlock()
+	l.handOff()
+}
+
+func (l *line) handOff() {
+	a, err := l.call.HandOff(l.conn.ctx, l.stop)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		l.release()
+		return
+	}
+	if l.conn.Connection.Write(l.conn.ctx, response(l.id, a)) != nil {
+		l.call.LoseTicket()
+	}
+	l.toTask()
+}
+
+// lose makes the call a task without an answer, unless its client has one.
+func (l *line) lose() {
+	l.mu.Lock()
+	before := l.state
+	if before == attached {
+		l.state = handing
+		l.timer.Stop()
+	}
+	l.mu.Unlock()
+	switch before {
+	case handing, handed:
+		l.call.LoseTicket()
+		return
+	case settled, dropped:
+		return
+	case attached:
+	}
+	err := l.call.Lost(l.conn.ctx, l.stop)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		l.release()
+		return
+	}
+	l.toTask()
+}
+
+// release has the client hear again.
+func (l *line) release() {
+	l.state = attached
+	for _, msg := range l.held {
+		l.pass(msg)
+	}
+	l.held = nil
+	if l.state == attached {
+		_, _, next := l.call.Due(time.Now())
+		l.timer.Reset(next)
+	}
+}
+
+func (l *line) pass(msg jsonrpc.Message) {
+	switch msg := msg.(type) {
+	case *jsonrpc.Response:
+		l.state = settled
+		l.conn.lines.remove(l.id)
+	case *jsonrpc.Request:
+		if !l.call.Progress(msg.Params) {
+			return
+		}
+	}
+	_ = l.conn.Connection.Write(l.conn.ctx, msg) // fails only when nobody reads any more
+}
+
+func (l *line) toTask() {
+	l.state = handed
+	for _, msg := range l.held {
+		l.tell(msg)
+	}
+	l.held = nil
+}
+
+// tell has the task hear a message.
+func (l *line) tell(msg jsonrpc.Message) {
+	switch msg := msg.(type) {
+	case *jsonrpc.Response:
+		if msg.Error != nil {
+			l.call.Ended(nil, errorObject(msg.Error))
+		} else {
+			l.call.Ended(msg.Result, nil)
+		}
+		l.conn.lines.remove(l.id)
+	case *jsonrpc.Request:
+		l.call.Notified(&protocol.Message{Method: msg.Method, Params: msg.Params})
+	}
+}
+
+// hear takes a message of the server's about the call, and reports whether it goes no further.
+func (l *line) hear(msg jsonrpc.Message) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch l.state {
+	case handing:
+		l.held = append(l.held, msg)
+		return true
+	case handed:
+		l.tell(msg)
+		return true
+	case attached, settled, dropped:
+	}
+	switch msg := msg.(type) {
+	case *jsonrpc.Response:
+		l.state = settled
+		l.timer.Stop()
+		l.conn.lines.remove(l.id)
+	case *jsonrpc.Request:
+		return !l.call.Progress(msg.Params)
+	}
+	return false
+}
+
+// stop ends the work: the server is told, by a message that the client never sent.
+func (l *line) stop(cancelled bool) {
+	if cancelled {
+		params := append(append(json.RawMessage(`{"requestId":`), protocol.Marshal(l.id.Raw())...), '}')
+		l.conn.inject(&jsonrpc.Request{Method: protocol.MethodCancelled, Params: params})
+	}
+	l.conn.lines.remove(l.id)
+}
+
+// hears takes a message of the server's that is about a plain call, and reports whether it goes no
+// further.
+func (c *conn) hears(msg jsonrpc.Message) bool {
+	switch msg := msg.(type) {
+	case *jsonrpc.Response:
+		if l := c.lines.get(msg.ID); l != nil {
+			return l.hear(msg)
+		}
+	case *jsonrpc.Request:
+		if msg.Method != protocol.MethodProgress {
+			return false
+		}
+		if l := c.lines.reporting(&protocol.Message{Method: msg.Method, Params: msg.Params}); l != nil {
+			return l.hear(msg)
+		}
+	}
+	return false
+}
+
+// linger lets the calls that go on without their client end, for a while.
+func (c *conn) linger() {
+	calls, empty := c.lines.all()
+	for _, l := range calls {
+		if l.call.Keeps() {
+			l.lose()
+		} else {
+			l.stop(true)
+		}
+	}
+	if len(calls) == 0 || c.grace <= 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), c.grace)
+	defer cancel()
+	select {
+	case <-empty:
+	case <-ctx.Done():
+	}
+}
