@@ -139,24 +139,18 @@ func (c *carried) due() time.Duration {
 	}
 	if !c.began {
 		c.own = true
-		c.begin(http.StatusOK, "text/event-stream")
+		c.begin(http.StatusOK, http.Header{"Content-Type": {"text/event-stream"}, "Cache-Control": {"no-cache, no-transform"}})
 	}
 	_, _ = c.w.Write(messageEvent(beat.Append(nil)))
 	_ = http.NewResponseController(c.w).Flush()
 	return next
 }
 
-// begin sends the client headers.
-func (c *carried) begin(status int, contentType string) {
+// begin sends the client headers. The inner handler's may be read only while it writes them itself.
+func (c *carried) begin(status int, header http.Header) {
 	c.began = true
-	header := c.w.Header()
-	for name, values := range c.header {
-		header[name] = slices.Clone(values)
-	}
-	if contentType != "" {
-		header.Set("Content-Type", contentType)
-		header.Set("Cache-Control", "no-cache, no-transform")
-		header.Del("Content-Length")
+	for name, values := range header {
+		c.w.Header()[name] = slices.Clone(values)
 	}
 	c.w.WriteHeader(status)
 }
@@ -307,7 +301,7 @@ func (c *carried) writeHeader(status int) {
 	media, _, _ := mime.ParseMediaType(c.header.Get("Content-Type"))
 	c.stream = status == http.StatusOK && media == "text/event-stream" && c.header.Get("Content-Encoding") == ""
 	if c.state == attached && !c.began {
-		c.begin(status, "")
+		c.begin(status, c.header)
 		if !c.stream {
 			c.state = settled
 		}
