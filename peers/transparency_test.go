@@ -48,10 +48,10 @@ func (a *answers) add(t *testing.T, raw []byte) {
 	if err := json.Unmarshal(raw, &m); err != nil {
 		t.Fatalf("%v: %s", err, raw)
 	}
-	switch {
-	case m.Method == "notifications/progress":
+	switch m.Method {
+	case "notifications/progress":
 		a.progress = append(a.progress, string(raw))
-	case m.Method == "":
+	case "":
 		a.byID[string(m.ID)] = string(raw)
 	}
 }
@@ -143,7 +143,7 @@ func overHTTP(t *testing.T, server target) *answers {
 // too in one case and told apart in the other.
 func TestTicketsOffIsNoGateway(t *testing.T) {
 	t.Parallel()
-	support := regexp.MustCompile(`"execution":\{"taskSupport":"(?:optional|forbidden|required)"\}`)
+	support := regexp.MustCompile(`,"execution":\{"taskSupport":"(?:optional|forbidden|required)"\}`)
 	type face struct {
 		send    func(*testing.T, target) *answers
 		direct  func(*testing.T) target
@@ -238,7 +238,7 @@ func TestNoTicketsForClientsWithTasks(t *testing.T) {
 				if answers := got.Calls["slow"].Answers; len(answers) != 1 || isTicket(t, answers[0]) || answers[0].Error != nil {
 					t.Errorf("answers %s", encode(t, answers))
 				}
-				ran.check(t, "tasks", "started", "ended")
+				ran.check(t, "tasks", "ended", "started")
 			}, "--patience", "500ms")
 		})
 	}

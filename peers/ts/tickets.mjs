@@ -6,7 +6,7 @@ import { settle } from './session.mjs';
 // validates structured content. options are those of the SDK for each request. While an answer has
 // a ticket in its metadata, under the key given, it is collected with the tool that stands there.
 // Reported are the tools, and of each call all its answers, the progress that onprogress got if
-// the call listens, and whether the SDK validates its result.
+// the call listens, and whether the SDK validates its result; and the session's journal and errors.
 export async function calls(client, { calls, key }, session) {
     const { tools } = await client.listTools();
     const make = async ({ name, args, options, listens }) => {
@@ -20,5 +20,5 @@ export async function calls(client, { calls, key }, session) {
         return { answers, progress, validated: client.getToolOutputValidator(name) !== undefined };
     };
     const made = Object.entries(calls).map(async ([label, call]) => [label, await make(call)]);
-    return { tools, calls: Object.fromEntries(await Promise.all(made)), errors: session.errors };
+    return { tools, calls: Object.fromEntries(await Promise.all(made)), journal: session.journal.slice(), errors: session.errors };
 }
