@@ -44,7 +44,9 @@ func setUp() (dir string, err error) {
 	for _, path := range []string{
 		everything,
 		filepath.Join("node_modules", "@modelcontextprotocol", "sdk", "package.json"),
+		filepath.Join("node_modules", "@modelcontextprotocol", "inspector-cli", "package.json"),
 		filepath.Join("node_modules", "gpt-tokenizer", "package.json"),
+		filepath.Join("node_modules", "mcp-server-commands", "package.json"),
 	} {
 		if _, err := os.Stat(path); err != nil {
 			return "", fmt.Errorf("%w; run: make peers", err)

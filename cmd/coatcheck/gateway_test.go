@@ -10,6 +10,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/coatcheck/coatcheck/internal/gateway"
+	"github.com/coatcheck/coatcheck/internal/receiver"
 	"github.com/coatcheck/coatcheck/protocol"
 )
 
@@ -35,7 +36,8 @@ func TestGatewayFlags(t *testing.T) {
 		Support: protocol.Optional, Tools: map[string]protocol.TaskSupport{},
 		DefaultTTL: time.Hour, MaxTTL: 24 * time.Hour, MinRetention: 10 * time.Minute,
 		PollInterval: time.Second, Processes: 4, SessionIdle: 30 * time.Minute,
-		Guard: gateway.Guard{Connections: 4096, Sessions: 64},
+		Guard:   gateway.Guard{Connections: 4096, Sessions: 64},
+		Tickets: receiver.Tickets{Mode: receiver.TicketsAuto, Patience: 20 * time.Second, Heartbeat: 10 * time.Second, Reattach: 10 * time.Minute},
 	}
 	for _, c := range []struct {
 		args   []string
