@@ -198,7 +198,7 @@ func TestTicketTools(t *testing.T) {
 						t.Errorf("no %s in %s", name, r.Result)
 					}
 				}
-				if !strings.Contains(string(p.initialized.Result), "ticket_collect") {
+				if !strings.Contains(string(p.initialized.Result), "may answer with a ticket") {
 					t.Errorf("initialize: %s", p.initialized.Result)
 				}
 				id := p.handIn(gateA)

@@ -154,7 +154,7 @@ func (s *TicketSession) Instruct(result json.RawMessage) json.RawMessage {
 	if !ok && protocol.Get(result, "instructions") != nil {
 		return result
 	}
-	text := s.names().Instruct(instructions)
+	text := ticket.Instruct(instructions)
 	if with, err := protocol.Set(result, "instructions", protocol.AppendString(nil, text)); err == nil {
 		return with
 	}

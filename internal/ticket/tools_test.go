@@ -69,10 +69,10 @@ func TestTools(t *testing.T) {
 		if diff := cmp.Diff(want.Tools[:2], ticket.NamesFor(want.Prefixed, false).Tools()); diff != "" {
 			t.Errorf("tools without a list (-want +got):\n%s", diff)
 		}
-		if got := n.Instruct(""); got != want.Sentence {
+		if got := ticket.Instruct(""); got != want.Sentence {
 			t.Errorf("instructions: %q", got)
 		}
-		if got := n.Instruct("Be brief.\n"); got != "Be brief.\n\n\n"+want.Sentence {
+		if got := ticket.Instruct("Be brief.\n"); got != "Be brief.\n\n\n"+want.Sentence {
 			t.Errorf("more instructions: %q", got)
 		}
 		for i, tool := range n.Tools() {
