@@ -39,7 +39,8 @@ type State struct {
 	Running time.Duration
 	// Progress is the last, "" for none.
 	Progress string
-	// Question is what it waits for the user's answer to, "" for none.
+	// Question says what it waits for, an answer of the user's, of the client's model or of the
+	// client itself; "" for nothing.
 	Question string
 	// Patience is how long the tool that collects waits. 0: until the call ends.
 	Patience time.Duration
@@ -63,8 +64,8 @@ func (n Names) Waiting(s State, structured bool) json.RawMessage {
 	status := working
 	if s.Question != "" {
 		status = inputRequired
-		b.WriteString(" It waits for the user's answer to " + quote(s.Question, maxQuestion) +
-			": the user is asked while " + n.Collect + " waits.")
+		b.WriteString(" It cannot go on without an answer (" + quote(s.Question, maxQuestion) +
+			"), which is asked for while " + n.Collect + " waits.")
 	}
 	b.WriteString(" Do not call " + tool + " again for this. To wait for its result and get it, call the tool " +
 		n.Collect + " with exactly " + argument + ". ")
