@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -15,16 +17,19 @@ import (
 	"github.com/coatcheck/coatcheck/internal/exampleserver"
 )
 
-// countedServer is the program counted-server: the example server over stdio, which notes in a
-// directory what its tools do. Its arguments are the directory and
+// countedServer is the program counted-server: the example server, which notes in a directory what
+// its tools do. Its arguments are the directory and
 //
+//	http       it serves over HTTP, not over stdio
 //	hold=TOOL  a call of TOOL begins, and goes on when counted.release says so
 //	own=TOOL   there is one more tool, of this name
 func countedServer() {
-	dir, held := os.Args[1], []string(nil)
+	dir, held, overHTTP := os.Args[1], []string(nil), false
 	server := exampleserver.New()
 	for _, arg := range os.Args[2:] {
 		switch kind, tool, _ := strings.Cut(arg, "="); kind {
+		case "http":
+			overHTTP = true
 		case "hold":
 			held = append(held, tool)
 		case "own":
@@ -60,36 +65,35 @@ func countedServer() {
 			return result, err
 		}
 	})
-	_ = server.Run(context.Background(), &mcp.StdioTransport{}) // its end is the caller's doing
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	if !overHTTP {
+		_ = server.Run(ctx, &mcp.StdioTransport{}) // its end is the caller's doing
+	} else if err := serveHTTP(ctx, server, "127.0.0.1:0", streams{err: os.Stderr}); err != nil {
+		panic(err)
+	}
 }
 
 // counted is the directory of a counted-server.
 type counted string
 
 // times is how often a tool began, ended or stopped.
-func (c counted) times(t *testing.T, did, tool string) int {
-	t.Helper()
+func (c counted) times(did, tool string) int {
 	notes, err := os.ReadFile(filepath.Join(string(c), "notes"))
 	if err != nil && !os.IsNotExist(err) {
-		t.Fatal(err)
+		panic(err)
 	}
-	n := 0
-	for line := range strings.Lines(string(notes)) {
-		if line == did+" "+tool+"\n" {
-			n++
-		}
-	}
-	return n
+	return strings.Count("\n"+string(notes), "\n"+did+" "+tool+"\n")
 }
 
-// until waits until a tool has done something so often.
-func (c counted) until(t *testing.T, did, tool string, n int) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); c.times(t, did, tool) < n; time.Sleep(5 * time.Millisecond) {
+// until waits until a tool has done something so often, and reports whether it has.
+func (c counted) until(did, tool string, n int) bool {
+	for deadline := time.Now().Add(patience); c.times(did, tool) < n; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%s %s %d times, want %d", did, tool, c.times(t, did, tool), n)
+			return false
 		}
 	}
+	return true
 }
 
 // release lets calls of a tool that is held go on.

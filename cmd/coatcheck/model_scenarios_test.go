@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -15,6 +16,7 @@ import (
 // TestModel: a model that does only what the texts of tickets say comes to the end of every call,
 // over both faces of the gateway.
 func TestModel(t *testing.T) {
+	t.Parallel()
 	for name, play := range map[string]func(t *testing.T, face string){
 		"slow":                  playSlow,
 		"very slow":             playVerySlow,
@@ -26,7 +28,6 @@ func TestModel(t *testing.T) {
 		"misremembered ticket":  playMisremembered,
 		"expired":               playExpired,
 		"interrupted":           playInterrupted,
-		"interrupted, harmful":  playInterruptedHarmful,
 		"cancelled":             playCancelled,
 		"cancelled too late":    playCancelledLate,
 		"lost reply":            playLostReply,
@@ -70,7 +71,7 @@ func playSlow(t *testing.T, face string) {
 	s.worked("slow_compute", 1, 1)
 }
 
-var stepTold = regexp.MustCompile(`Its last progress: "mine: step (\d+) of 12"`)
+var stepTold = regexp.MustCompile(`Its last progress: "\d+/12: mine: step (\d+) of 12"`)
 
 // What the texts say of progress grows.
 func playVerySlow(t *testing.T, face string) {
@@ -131,21 +132,25 @@ func playOpenQuestion(t *testing.T, face string) { playAsked(t, face, 3) }
 
 func playAsked(t *testing.T, face string, tickets int) {
 	u := &user{free: make(chan struct{})}
-	s := onStage(t, face, staging{gateway: []string{soon}, elicit: u.answer})
+	s := onStage(t, face, staging{gateway: []string{soon}, url: face == "http", elicit: u.answer})
 	m := s.model()
-	m.before = func(n int, call *modelCall, _ context.CancelFunc) {
+	m.before = func(n int, _ *modelCall, _ context.CancelFunc) {
 		if n == tickets+1 {
 			close(u.free)
 		}
 	}
 	s.ask(m, "confirm_delete", map[string]any{"filename": "a.txt"})
 	s.calls(m, tickets+1)
-	for n := range tickets {
-		s.said(m, n+1, `It waits for the user's answer to "Delete a.txt?"`)
-	}
 	s.worked("confirm_delete", 1, 1)
-	if asked := int(u.asked.Load()); face == "http" && asked < tickets || asked < 1 {
-		t.Errorf("asked %d times", asked)
+	wantAsked := 1 // over stdio it is not told what a question belongs to: it stays open where it was asked
+	if face == "http" {
+		wantAsked = tickets + 1
+		for n := 1; n < tickets; n++ {
+			s.said(m, n+1, `It cannot go on without an answer ("Waiting for input: Delete a.txt?")`)
+		}
+	}
+	if asked := int(u.asked.Load()); asked != wantAsked {
+		t.Errorf("asked %d times, want %d", asked, wantAsked)
 	}
 }
 
@@ -187,7 +192,9 @@ func playMisremembered(t *testing.T, face string) {
 	s.release(t, "greet")
 	m := s.model()
 	m.subject = "greet"
-	s.finish(m, &modelCall{"ticket_collect", map[string]any{"ticket": mistype(ticket)}}, "greet", greeting)
+	if err := s.finish(m, &modelCall{"ticket_collect", map[string]any{"ticket": mistype(ticket)}}, "greet", greeting); err != nil {
+		t.Fatal(err)
+	}
 	s.calls(m, 3)
 	s.said(m, 2, ticket, `"greet"`, `"big_result"`)
 	s.worked("greet", 1, 1)
@@ -227,9 +234,10 @@ func playExpired(t *testing.T, face string) {
 	s.worked("slow_compute", 2, 2)
 }
 
-// A model whose call a crash ended makes it again.
+// A model whose call a crash ended makes it again, unless it knows that doing it twice does harm.
 func playInterrupted(t *testing.T, face string) {
-	s := onStage(t, face, staging{gateway: []string{"--patience=2s"}})
+	s := onStage(t, face, staging{gateway: []string{"--patience=2s", "--tool=greet=ticket:100ms"}, server: []string{"hold=greet"}})
+	collect := &modelCall{"ticket_collect", map[string]any{"ticket": ticketIn(t, s.call("greet", map[string]any{"name": "Ann"}))}}
 	m := s.model()
 	m.after = func(n int) {
 		if n == 1 {
@@ -239,31 +247,22 @@ func playInterrupted(t *testing.T, face string) {
 	}
 	s.ask(m, "slow_compute", map[string]any{"seconds": 3})
 	s.worked("slow_compute", 2, 1)
-	s.said(m, len(m.heard)-2, "was interrupted by a restart")
-}
-
-// One that knows that doing it twice does harm does not.
-func playInterruptedHarmful(t *testing.T, face string) {
-	s := onStage(t, face, staging{gateway: []string{"--patience=2s"}, server: []string{"hold=greet"}})
-	m := s.model()
-	m.harmless = false
-	m.after = func(n int) {
-		if n == 1 {
-			s.crash()
-			m.session = s.session
-		}
+	if !slices.ContainsFunc(m.heard, func(text string) bool { return strings.Contains(text, "was interrupted by a restart") }) {
+		t.Errorf("it heard of no interruption: %q", m.heard)
 	}
-	m.original = &modelCall{"greet", map[string]any{"name": "Ann"}}
-	got, err := m.work(t.Context(), m.original)
+
+	careful := s.model()
+	careful.harmless = false
+	got, err := careful.work(t.Context(), collect)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(got.text, "how much of its work was done is not known") || !got.result.IsError {
 		t.Errorf("it ended with %q", got.text)
 	}
-	s.release(t, "greet")
-	if began := s.times(t, "began", "greet"); began != 1 {
-		t.Errorf("began %d times", began)
+	s.calls(careful, 1)
+	if began := s.times("began", "greet"); began != 1 {
+		t.Errorf("greet began %d times", began)
 	}
 }
 
@@ -281,7 +280,9 @@ func playCancelled(t *testing.T, face string) {
 		t.Errorf("cancelling said %q", got.text)
 	}
 	s.calls(m, 2)
-	s.until(t, "stopped", "slow_compute", 1)
+	if !s.until("stopped", "slow_compute", 1) {
+		t.Error("the work goes on")
+	}
 	collect := &modelCall{"ticket_collect", map[string]any{"ticket": ticketIn(t, m.heard[0])}}
 	if got, err = m.work(t.Context(), collect); err != nil {
 		t.Fatal(err)
@@ -323,7 +324,7 @@ func playLostReply(t *testing.T, face string) {
 		if n == 1 {
 			go func() {
 				defer cancel()
-				s.until(t, "began", "greet", 1)
+				s.until("began", "greet", 1)
 			}()
 		}
 	}

@@ -34,6 +34,8 @@ type model struct {
 	// the call is the host's time limit.
 	before func(n int, call *modelCall, cancel context.CancelFunc)
 	after  func(n int)
+	// How it hears a text; nil: as it is.
+	hears func(string) string
 }
 
 // modelCall is a tools/call.
@@ -49,10 +51,10 @@ type heard struct {
 	err    *jsonrpc.Error
 }
 
-// collector is how instructions name a tool.
-var collector = regexp.MustCompile(`\bget the result with ([\w./-]+?)\.?$`)
+// collecting is how the instructions say what to do with a ticket.
+var collecting = regexp.MustCompile(`\bget the result with (?:the tool that the answer names|([\w./-]+?))\.`)
 
-// orient reads what a session begins with. The instructions must name a tool that there is.
+// orient reads what a session begins with. A tool that the instructions name must be there.
 func (m *model) orient(ctx context.Context, session *mcp.ClientSession) error {
 	m.session = session
 	var tools []*mcp.Tool
@@ -67,11 +69,14 @@ func (m *model) orient(ctx context.Context, session *mcp.ClientSession) error {
 		return err
 	}
 	instructions := session.InitializeResult().Instructions
-	name := collector.FindStringSubmatch(instructions)
-	if name == nil {
-		return fmt.Errorf("the instructions name no tool: %q", instructions)
+	told := collecting.FindStringSubmatch(instructions)
+	switch {
+	case told == nil:
+		return fmt.Errorf("the instructions do not say what to do: %q", instructions)
+	case told[1] != "":
+		return m.tools.check(told[1], map[string]any{"ticket": "A"})
 	}
-	return m.tools.check(name[1], map[string]any{"ticket": "A"})
+	return nil
 }
 
 // maxCalls is when a model that gets nowhere gives up.
@@ -127,6 +132,9 @@ func (m *model) call(ctx context.Context, call *modelCall) (*heard, error) {
 		return nil, err
 	default:
 		answer.text = textsOf(result)
+		if m.hears != nil {
+			answer.text = m.hears(answer.text)
+		}
 	}
 	if answer != nil {
 		m.heard = append(m.heard, answer.text)

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"net/http"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -19,6 +22,7 @@ type staging struct {
 	gateway []string // flags
 	server  []string // arguments of counted-server after the directory
 	many    bool     // over HTTP, without --single-user: there is no listing
+	url     bool     // the server is one with a URL, not one that a command starts
 	elicit  func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error)
 }
 
@@ -30,7 +34,8 @@ type stage struct {
 	t       *testing.T
 	http    bool
 	address string
-	child   *child    // over HTTP
+	child   *child    // the gateway, over HTTP
+	behind  *child    // the server, if it has a URL
 	cmd     *exec.Cmd // over stdio
 	session *mcp.ClientSession
 }
@@ -40,18 +45,25 @@ func onStage(t *testing.T, face string, s staging) *stage {
 	t.Helper()
 	st := &stage{staging: s, counted: counted(t.TempDir()), t: t, http: face == "http", address: "127.0.0.1:0"}
 	t.Cleanup(func() {
-		st.session.Close()
-		if st.child != nil {
-			st.child.stop()
+		if st.session != nil {
+			st.session.Close()
+		}
+		for _, c := range []*child{st.child, st.behind} {
+			if c != nil {
+				c.stop()
+			}
 		}
 	})
+	if s.url {
+		st.behind = st.run(append([]string{"counted-server", string(st.counted), "http"}, s.server...)...)
+	}
 	st.start()
 	return st
 }
 
 func (s *stage) start() {
 	s.t.Helper()
-	args := []string{"GORACE=" + race, "coatcheck", "gateway", "--store=sqlite:" + filepath.Join(string(s.counted), "tasks.db")}
+	args := []string{"coatcheck", "gateway", "--store=sqlite:" + filepath.Join(string(s.counted), "tasks.db")}
 	if s.http {
 		args = append(args, "--listen="+s.address)
 	} else {
@@ -63,16 +75,27 @@ func (s *stage) start() {
 			args = append(args, "--single-user")
 		}
 	}
-	args = append(append(args, s.gateway...), "--", "counted-server", string(s.counted))
-	args = append(args, s.server...)
+	args = append(args, s.gateway...)
+	if s.url {
+		args = append(args, s.behind.url)
+	} else {
+		args = append(append(args, "--", "counted-server", string(s.counted)), s.server...)
+	}
 	if s.http {
-		var err error
-		if s.child, err = startChild(s.t.Context(), s.t.Output(), "env", args...); err != nil {
-			s.t.Fatal(err)
-		}
+		s.child = s.run(args...)
 		s.address = strings.TrimSuffix(strings.TrimPrefix(s.child.url, "http://"), "/mcp")
 	}
 	s.session = s.connect(args)
+}
+
+// run starts a program that says where it listens.
+func (s *stage) run(args ...string) *child {
+	s.t.Helper()
+	c, err := startChild(s.t.Context(), s.t.Output(), "env", append([]string{"GORACE=" + race}, args...)...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return c
 }
 
 // connect opens a session, of a client that knows nothing of tasks.
@@ -84,7 +107,7 @@ func (s *stage) connect(args []string) *mcp.ClientSession {
 		s.t.Cleanup(pool.CloseIdleConnections)
 		transport = &mcp.StreamableClientTransport{Endpoint: s.child.url, HTTPClient: &http.Client{Transport: pool}}
 	} else {
-		s.cmd = exec.Command("env", args...)
+		s.cmd = exec.Command("env", append([]string{"GORACE=" + race}, args...)...)
 		s.cmd.Stderr = s.t.Output()
 		transport = &mcp.CommandTransport{Command: s.cmd}
 	}
@@ -121,46 +144,51 @@ func (s *stage) model() *model {
 // ask gives the model a task, and checks that the answer it comes back with is the tool's own.
 func (s *stage) ask(m *model, tool string, arguments map[string]any) {
 	s.t.Helper()
-	m.original = &modelCall{tool, arguments}
-	m.subject = tool
-	s.finish(m, m.original, tool, arguments)
+	m.original, m.subject = &modelCall{tool, arguments}, tool
+	if err := s.finish(m, m.original, tool, arguments); err != nil {
+		s.t.Fatal(err)
+	}
 }
 
-// finish has the model make a call, and checks that it comes back with what a tool answers.
-func (s *stage) finish(m *model, call *modelCall, tool string, arguments map[string]any) {
-	s.t.Helper()
+// finish has the model make a call. That it does not come back with what a tool answers by itself
+// is an error.
+func (s *stage) finish(m *model, call *modelCall, tool string, arguments map[string]any) error {
+	var want string
+	var failed error
+	var both sync.WaitGroup
+	both.Go(func() { want, failed = ownAnswer(s.t.Context(), tool, arguments) })
 	got, err := m.work(s.t.Context(), call)
-	if err != nil {
-		s.t.Fatal(err)
+	both.Wait()
+	if err = cmp.Or(err, failed); err != nil {
+		return err
 	}
-	if want := s.own(tool, arguments); got.outcome() != want {
-		s.t.Errorf("got  %s\nwant %s\nafter %q", got.outcome(), want, m.heard)
+	if got.outcome() != want {
+		return fmt.Errorf("got %s, want %s, after %q", got.outcome(), want, m.heard)
 	}
+	return nil
 }
 
-// own is what a tool answers where there is no gateway.
-func (s *stage) own(tool string, arguments map[string]any) string {
-	s.t.Helper()
+// ownAnswer is what a tool answers where there is no gateway.
+func ownAnswer(ctx context.Context, tool string, arguments map[string]any) (string, error) {
 	near, far := mcp.NewInMemoryTransports()
-	server, err := exampleserver.New().Connect(s.t.Context(), far, nil)
+	server, err := exampleserver.New().Connect(ctx, far, nil)
 	if err != nil {
-		s.t.Fatal(err)
+		return "", err
 	}
 	client := mcp.NewClient(&mcp.Implementation{Name: "plain", Version: "1"}, &mcp.ClientOptions{ElicitationHandler: accept})
-	session, err := client.Connect(s.t.Context(), near, &mcp.ClientSessionOptions{ProtocolVersion: protocol.Version20251125})
+	session, err := client.Connect(ctx, near, &mcp.ClientSessionOptions{ProtocolVersion: protocol.Version20251125})
 	if err != nil {
-		s.t.Fatal(err)
+		return "", err
 	}
 	defer func() {
 		session.Close()
 		_ = server.Wait()
 	}()
-	direct := &model{session: session}
-	answer, err := direct.call(s.t.Context(), &modelCall{tool, arguments})
+	answer, err := (&model{session: session}).call(ctx, &modelCall{tool, arguments})
 	if err != nil {
-		s.t.Fatal(err)
+		return "", err
 	}
-	return answer.outcome()
+	return answer.outcome(), nil
 }
 
 func accept(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
@@ -170,8 +198,8 @@ func accept(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 // worked checks how often a tool began its work and ended it.
 func (s *stage) worked(tool string, began, ended int) {
 	s.t.Helper()
-	s.until(s.t, "ended", tool, ended)
-	if b, e := s.times(s.t, "began", tool), s.times(s.t, "ended", tool); b != began || e != ended {
+	s.until("ended", tool, ended)
+	if b, e := s.times("began", tool), s.times("ended", tool); b != began || e != ended {
 		s.t.Errorf("%s began %d times and ended %d, want %d and %d", tool, b, e, began, ended)
 	}
 }
