@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"regexp"
 	"slices"
 	"strconv"
@@ -79,20 +81,24 @@ func playVerySlow(t *testing.T, face string) {
 	m := s.model()
 	s.ask(m, "slow_compute", map[string]any{"seconds": 3, "label": "mine"})
 	s.worked("slow_compute", 1, 1)
-	last, tickets := 0, m.heard[:len(m.heard)-1]
+	tickets := m.heard[:len(m.heard)-1]
 	if len(tickets) < 3 {
 		t.Errorf("%d tickets, want more: %q", len(tickets), m.heard)
 	}
+	first, last := 0, 0
 	for _, text := range tickets {
 		told := stepTold.FindStringSubmatch(text)
-		if told == nil {
-			t.Fatalf("no progress in %q", text)
+		if told == nil { // it has done none yet
+			continue
 		}
-		if step, _ := strconv.Atoi(told[1]); step <= last {
-			t.Errorf("step %d after %d: %q", step, last, m.heard)
-		} else {
-			last = step
+		step, err := strconv.Atoi(told[1])
+		if err != nil || step < last {
+			t.Errorf("step %s after %d: %q", told[1], last, m.heard)
 		}
+		first, last = cmp.Or(first, step), step
+	}
+	if last <= first {
+		t.Errorf("steps %d to %d: %q", first, last, m.heard)
 	}
 }
 
@@ -108,20 +114,26 @@ func playError(t *testing.T, face, tool string) {
 	s.worked(tool, 1, 1)
 }
 
-// user answers questions, but only once it has time.
+// user answers questions, but not the first ones, and only once it has time.
 type user struct {
-	free  chan struct{}
-	asked atomic.Int32
+	ignores int32
+	free    chan struct{}
+	asked   atomic.Int32
+	end     <-chan struct{} // of the test
 }
 
 func (u *user) answer(ctx context.Context, req *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
-	u.asked.Add(1)
+	free := u.free
+	if u.asked.Add(1) <= u.ignores {
+		free = nil
+	}
 	select {
-	case <-u.free:
+	case <-free:
 		return accept(ctx, req)
 	case <-ctx.Done():
-		return nil, ctx.Err()
+	case <-u.end:
 	}
+	return nil, errors.New("nobody answers")
 }
 
 // The user answers while the tool that collects waits.
@@ -131,7 +143,12 @@ func playQuestion(t *testing.T, face string) { playAsked(t, face, 1) }
 func playOpenQuestion(t *testing.T, face string) { playAsked(t, face, 3) }
 
 func playAsked(t *testing.T, face string, tickets int) {
-	u := &user{free: make(chan struct{})}
+	u := &user{free: make(chan struct{}), end: t.Context().Done()}
+	asked := 1 // over stdio it is not told what a question belongs to: it stays open where it was asked
+	if face == "http" {
+		asked = tickets + 1
+		u.ignores = int32(tickets)
+	}
 	s := onStage(t, face, staging{gateway: []string{soon}, url: face == "http", elicit: u.answer})
 	m := s.model()
 	m.before = func(n int, _ *modelCall, _ context.CancelFunc) {
@@ -142,15 +159,11 @@ func playAsked(t *testing.T, face string, tickets int) {
 	s.ask(m, "confirm_delete", map[string]any{"filename": "a.txt"})
 	s.calls(m, tickets+1)
 	s.worked("confirm_delete", 1, 1)
-	wantAsked := 1 // over stdio it is not told what a question belongs to: it stays open where it was asked
-	if face == "http" {
-		wantAsked = tickets + 1
-		for n := 1; n < tickets; n++ {
-			s.said(m, n+1, `It cannot go on without an answer ("Waiting for input: Delete a.txt?")`)
-		}
+	for n := 2; n <= tickets && face == "http"; n++ {
+		s.said(m, n, `It cannot go on without an answer ("Waiting for input: Delete a.txt?")`)
 	}
-	if asked := int(u.asked.Load()); asked != wantAsked {
-		t.Errorf("asked %d times, want %d", asked, wantAsked)
+	if got := int(u.asked.Load()); got != asked {
+		t.Errorf("asked %d times, want %d", got, asked)
 	}
 }
 
