@@ -88,6 +88,17 @@ func newServer() *mcp.Server {
 			return text("stopped %s", key), nil
 		}
 	})
+	// deaf is a gate that a cancellation does not open.
+	add("deaf", func(ctx context.Context, _ *mcp.CallToolRequest, key string) (*mcp.CallToolResult, error) {
+		close(channel(started, key))
+		select {
+		case <-channel(gates, key):
+		case <-ctx.Done():
+			close(channel(stopped, key))
+			<-channel(gates, key)
+		}
+		return text("opened %s", key), nil
+	})
 	// look is a gate that may be called again.
 	server.AddTool(&mcp.Tool{Name: "look", InputSchema: json.RawMessage(`{"type":"object"}`), Annotations: &mcp.ToolAnnotations{ReadOnlyHint: true}},
 		func(ctx context.Context, _ *mcp.CallToolRequest) (*mcp.CallToolResult, error) {

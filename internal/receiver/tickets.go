@@ -119,9 +119,6 @@ func (t Tickets) always() bool {
 	return t.Mode == TicketsAlways
 }
 
-// Alone reports whether tickets are all that the session's client knows of tasks.
-func (s *TicketSession) Alone() bool { return s != nil && !s.tasks && !s.uses.Load() }
-
 // Tickets reports whether any call may be answered with a ticket.
 func (r *Receiver) Tickets() bool { return r.tickets.any() }
 
