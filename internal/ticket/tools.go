@@ -34,13 +34,13 @@ func define(name, rest string) json.RawMessage {
 	return append(append(protocol.AppendString([]byte(`{"name":`), name), ','), rest...)
 }
 
-// Instruct returns a server's instructions, "" for none, and one sentence more.
-func (n Names) Instruct(instructions string) string {
+// Instruct returns a server's instructions, "" for none, and one sentence more. That names no tool:
+// a session begins before it is known what the server's own are called.
+func Instruct(instructions string) string {
 	if instructions != "" {
 		instructions += "\n\n"
 	}
-	return instructions + "A tool that takes long may answer with a ticket: its work goes on, so do not call it again, get the result with " +
-		n.Collect + "."
+	return instructions + "A tool that takes long may answer with a ticket: its work goes on, so do not call it again, do what the ticket says."
 }
 
 // Tool is what matters of a tool in a tools/list result.
