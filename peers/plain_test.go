@@ -97,9 +97,9 @@ func (c mcpGo) plain(t *testing.T, call plainCall) outcome {
 
 // follow makes a call, and then each that the text of the last answer says to make, as a model does
 // that knows nothing but the texts. It returns all answers.
-func follow(t *testing.T, make func(*testing.T, plainCall) outcome, call plainCall) []outcome {
+func follow(t *testing.T, ask func(*testing.T, plainCall) outcome, call plainCall) []outcome {
 	t.Helper()
-	answers := []outcome{make(t, call)}
+	answers := []outcome{ask(t, call)}
 	for end := time.Now().Add(patience); ; {
 		next, ok := instructed(t, answers[len(answers)-1])
 		if !ok {
@@ -108,7 +108,7 @@ func follow(t *testing.T, make func(*testing.T, plainCall) outcome, call plainCa
 		if time.Now().After(end) {
 			t.Fatalf("no result: %s", encode(t, answers))
 		}
-		answers = append(answers, make(t, next))
+		answers = append(answers, ask(t, next))
 	}
 }
 
@@ -117,18 +117,25 @@ var instruction = regexp.MustCompile(`call the tool (\S+) with exactly (\{.*?\})
 // instructed returns the call that the text of an answer says to make.
 func instructed(t *testing.T, answer outcome) (call plainCall, ok bool) {
 	t.Helper()
-	contents, _ := answer.Value["content"].([]any)
-	for _, content := range contents {
-		text, _ := content.(map[string]any)["text"].(string)
-		if found := instruction.FindStringSubmatch(text); found != nil {
-			call.Name = found[1]
-			if err := json.Unmarshal([]byte(found[2]), &call.Args); err != nil {
-				t.Fatalf("%v in %s", err, text)
-			}
-			return call, true
+	if found := instruction.FindStringSubmatch(textOf(answer)); found != nil {
+		call.Name = found[1]
+		if err := json.Unmarshal([]byte(found[2]), &call.Args); err != nil {
+			t.Fatalf("%v in %s", err, encode(t, answer))
 		}
+		return call, true
 	}
 	return call, false
+}
+
+// textOf is the text of an answer's first content.
+func textOf(answer outcome) string {
+	contents, _ := answer.Value["content"].([]any)
+	if len(contents) == 0 {
+		return ""
+	}
+	first, _ := contents[0].(map[string]any)
+	text, _ := first["text"].(string)
+	return text
 }
 
 // checkTicket checks that an answer is a ticket whose text says to make the call that its
