@@ -26,6 +26,7 @@ func TestModel(t *testing.T) {
 		"protocol error":        playProtocolError,
 		"question":              playQuestion,
 		"question stays open":   playOpenQuestion,
+		"question elsewhere":    playQuestionElsewhere,
 		"mistyped ticket":       playMistyped,
 		"misremembered ticket":  playMisremembered,
 		"expired":               playExpired,
@@ -137,19 +138,23 @@ func (u *user) answer(ctx context.Context, req *mcp.ElicitRequest) (*mcp.ElicitR
 }
 
 // The user answers while the tool that collects waits.
-func playQuestion(t *testing.T, face string) { playAsked(t, face, 1) }
+func playQuestion(t *testing.T, face string) { playAsked(t, face, 1, face == "http") }
 
-// The user answers late: the question stays open from one collect to the next.
-func playOpenQuestion(t *testing.T, face string) { playAsked(t, face, 3) }
+// The user answers late: the question stays open from one collect to the next (INP-5).
+func playOpenQuestion(t *testing.T, face string) { playAsked(t, face, 3, face == "http") }
 
-func playAsked(t *testing.T, face string, tickets int) {
+// The same with the other kind of server behind each face.
+func playQuestionElsewhere(t *testing.T, face string) { playAsked(t, face, 2, face != "http") }
+
+func playAsked(t *testing.T, face string, tickets int, url bool) {
 	u := &user{free: make(chan struct{}), end: t.Context().Done()}
-	asked := 1 // over stdio it is not told what a question belongs to: it stays open where it was asked
-	if face == "http" {
+	asked := 1 // on a connection it is not told what a question belongs to: it stays open where it was asked
+	again := face == "http" && url
+	if again {
 		asked = tickets + 1
 		u.ignores = int32(tickets)
 	}
-	s := onStage(t, face, staging{gateway: []string{soon}, url: face == "http", elicit: u.answer})
+	s := onStage(t, face, staging{gateway: []string{soon}, url: url, elicit: u.answer})
 	m := s.model()
 	m.before = func(n int, _ *modelCall, _ context.CancelFunc) {
 		if n == tickets+1 {
@@ -159,7 +164,7 @@ func playAsked(t *testing.T, face string, tickets int) {
 	s.ask(m, "confirm_delete", map[string]any{"filename": "a.txt"})
 	s.calls(m, tickets+1)
 	s.worked("confirm_delete", 1, 1)
-	for n := 2; n <= tickets && face == "http"; n++ {
+	for n := 2; n <= tickets && again; n++ {
 		s.said(m, n, `It cannot go on without an answer ("Waiting for input: Delete a.txt?")`)
 	}
 	if got := int(u.asked.Load()); got != asked {
