@@ -24,6 +24,7 @@ var toolSupport = map[string]coatcheck.Tool{
 	"asking":  {Support: coatcheck.Optional},
 	"speaks":  {Support: coatcheck.Optional, Immediate: time.Minute},
 	"must":    {Support: coatcheck.Required},
+	"hold":    {Support: coatcheck.Required},
 	"never":   {Support: coatcheck.Forbidden},
 }
 
@@ -78,7 +79,7 @@ func newServer() *mcp.Server {
 	for _, name := range []string{"echo", "must", "never", "unlisted"} {
 		add(name, echo)
 	}
-	add("gate", func(ctx context.Context, _ *mcp.CallToolRequest, key string) (*mcp.CallToolResult, error) {
+	gate := func(ctx context.Context, _ *mcp.CallToolRequest, key string) (*mcp.CallToolResult, error) {
 		close(channel(started, key))
 		select {
 		case <-channel(gates, key):
@@ -87,7 +88,9 @@ func newServer() *mcp.Server {
 			close(channel(stopped, key))
 			return text("stopped %s", key), nil
 		}
-	})
+	}
+	add("gate", gate)
+	add("hold", gate)
 	// deaf is a gate that a cancellation does not open.
 	add("deaf", func(ctx context.Context, _ *mcp.CallToolRequest, key string) (*mcp.CallToolResult, error) {
 		close(channel(started, key))

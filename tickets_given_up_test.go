@@ -3,6 +3,7 @@ package coatcheck_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -98,4 +99,52 @@ func TestLeavingCalls(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A tool that runs only as a task is run as one for a client that knows nothing of tasks (TOOL-4),
+// and all that holds for tickets holds for its.
+func TestTicketOfARequiredTool(t *testing.T) {
+	const hold = `{"name":"hold","arguments":{"key":%q}}`
+	oneServer := append(slices.Clip(faces), allFaces[4]) // a gateway to a command runs a task in a process of its own
+	onFaces(t, oneServer, settings{Tickets: soon()}, func(t *testing.T, connect func(string) *peer) {
+		p := connect("alice")
+		id := p.handIn(fmt.Sprintf(hold, "a"))
+		p.tool("open", "a")
+		if r := p.collected(id); string(r.Result) != openedA {
+			t.Errorf("collected %s %v", r.Result, r.Error)
+		}
+		id = p.handIn(fmt.Sprintf(hold, "b"))
+		p.call("tools/call", fmt.Sprintf(`{"name":"ticket_cancel","arguments":{"ticket":%q}}`, id))
+		p.tool("stopped", "b")
+	})
+	tickets := coatcheck.Tickets{Mode: coatcheck.TicketsAuto, Patience: time.Minute, ByName: map[string]coatcheck.TicketTool{"gate": {CancelLost: true}}}
+	onFaces(t, oneServer, settings{Tickets: tickets}, func(t *testing.T, connect func(string) *peer) {
+		p := connect("alice")
+		p.loseCall(fmt.Sprintf(hold, "a"), "a")
+		p.tool("open", "a")
+		if r := p.call("tools/call", fmt.Sprintf(hold, "a")); string(r.Result) != openedA {
+			t.Errorf("the repeat got %s %v", r.Result, r.Error)
+		}
+	})
+	tickets.ByName["hold"] = coatcheck.TicketTool{CancelLost: true}
+	onFaces(t, oneServer, settings{Tickets: tickets}, func(t *testing.T, connect func(string) *peer) {
+		p := connect("alice")
+		p.loseCall(fmt.Sprintf(hold, "a"), "a")
+		p.tool("stopped", "a")
+	})
+}
+
+// loseCall makes a call that begins to run, and gives it up.
+func (p *peer) loseCall(params, key string) {
+	p.t.Helper()
+	id, lost := p.nextID(), make(chan struct{})
+	ctx, cancel := context.WithCancel(p.t.Context())
+	go func() {
+		defer close(lost)
+		_, _ = p.callContext(ctx, id, "tools/call", params)
+	}()
+	p.tool("started", key)
+	p.notify(protocol.MethodCancelled, cancelledParams(id))
+	cancel()
+	<-lost
 }

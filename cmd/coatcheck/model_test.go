@@ -52,7 +52,7 @@ type heard struct {
 }
 
 // collecting is how the instructions say what to do with a ticket.
-var collecting = regexp.MustCompile(`\bget the result with (?:the tool that the answer names|([\w./-]+?))\.`)
+var collecting = regexp.MustCompile(`\b(?:do what the ticket says|get the result with ([\w./-]+?))\.`)
 
 // orient reads what a session begins with. A tool that the instructions name must be there.
 func (m *model) orient(ctx context.Context, session *mcp.ClientSession) error {

@@ -39,8 +39,9 @@ type State struct {
 	Running time.Duration
 	// Progress is the last, "" for none.
 	Progress string
-	// Question says what it waits for, an answer of the user's, of the client's model or of the
-	// client itself; "" for nothing.
+	// Asks: it waits for an answer, of the user's, of the client's model or of the client itself.
+	// Question says for what, "" if that is not known.
+	Asks     bool
 	Question string
 	// Patience is how long the tool that collects waits. 0: until the call ends.
 	Patience time.Duration
@@ -62,10 +63,13 @@ func (n Names) Waiting(s State, structured bool) json.RawMessage {
 		b.WriteString(" Its last progress: " + quote(s.Progress, maxProgress) + ".")
 	}
 	status := working
-	if s.Question != "" {
+	if s.Asks {
 		status = inputRequired
-		b.WriteString(" It cannot go on without an answer (" + quote(s.Question, maxQuestion) +
-			"), which is asked for while " + n.Collect + " waits.")
+		b.WriteString(" It cannot go on without an answer")
+		if s.Question != "" {
+			b.WriteString(" (" + quote(s.Question, maxQuestion) + ")")
+		}
+		b.WriteString(", which is asked for while " + n.Collect + " waits.")
 	}
 	b.WriteString(" Do not call " + tool + " again for this. To wait for its result and get it, call the tool " +
 		n.Collect + " with exactly " + argument + ". ")

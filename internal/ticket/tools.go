@@ -40,8 +40,7 @@ func Instruct(instructions string) string {
 	if instructions != "" {
 		instructions += "\n\n"
 	}
-	return instructions + "A tool that takes long may answer with a ticket: its work goes on, so do not call it again, " +
-		"get the result with the tool that the answer names."
+	return instructions + "A tool that takes long may answer with a ticket: its work goes on, so do not call it again, do what the ticket says."
 }
 
 // Tool is what matters of a tool in a tools/list result.
