@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -101,11 +102,14 @@ func TestLeavingCalls(t *testing.T) {
 	}
 }
 
+// oneServer are those faces whose tasks and plain calls reach one process: a gateway to a command
+// runs each task in a process of its own.
+var oneServer = append(slices.Clip(faces), allFaces[4])
+
 // A tool that runs only as a task is run as one for a client that knows nothing of tasks (TOOL-4),
 // and all that holds for tickets holds for its.
 func TestTicketOfARequiredTool(t *testing.T) {
 	const hold = `{"name":"hold","arguments":{"key":%q}}`
-	oneServer := append(slices.Clip(faces), allFaces[4]) // a gateway to a command runs a task in a process of its own
 	onFaces(t, oneServer, settings{Tickets: soon()}, func(t *testing.T, connect func(string) *peer) {
 		p := connect("alice")
 		id := p.handIn(fmt.Sprintf(hold, "a"))
@@ -147,4 +151,26 @@ func (p *peer) loseCall(params, key string) {
 	p.notify(protocol.MethodCancelled, cancelledParams(id))
 	cancel()
 	<-lost
+}
+
+// Calls that are made at the same time are as many runs, however equal they are.
+func TestSameCallAtOnce(t *testing.T) {
+	onFaces(t, oneServer, settings{Tickets: soon()}, func(t *testing.T, connect func(string) *peer) {
+		p := connect("alice")
+		const calls, rounds = 8, 10
+		for range rounds {
+			var wg sync.WaitGroup
+			for range calls {
+				wg.Go(func() {
+					if r := p.plainly(`{"name":"must","arguments":{"key":"x"}}`); !strings.Contains(string(r.Result), "echo x") {
+						t.Errorf("got %s %v", r.Result, r.Error)
+					}
+				})
+			}
+			wg.Wait()
+		}
+		if r := p.tool("runs", "mustx"); !strings.Contains(string(r.Result), `"80"`) {
+			t.Errorf("runs: %s", r.Result)
+		}
+	})
 }

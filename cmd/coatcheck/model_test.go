@@ -51,10 +51,10 @@ type heard struct {
 	err    *jsonrpc.Error
 }
 
-// collecting is how the instructions say what to do with a ticket.
-var collecting = regexp.MustCompile(`\b(?:do what the ticket says|get the result with ([\w./-]+?))\.`)
+// following is how the instructions say what to do with a ticket.
+var following = regexp.MustCompile(`\bdo what the ticket says\.`)
 
-// orient reads what a session begins with. A tool that the instructions name must be there.
+// orient reads what a session begins with.
 func (m *model) orient(ctx context.Context, session *mcp.ClientSession) error {
 	m.session = session
 	var tools []*mcp.Tool
@@ -69,12 +69,8 @@ func (m *model) orient(ctx context.Context, session *mcp.ClientSession) error {
 		return err
 	}
 	instructions := session.InitializeResult().Instructions
-	told := collecting.FindStringSubmatch(instructions)
-	switch {
-	case told == nil:
+	if !following.MatchString(instructions) {
 		return fmt.Errorf("the instructions do not say what to do: %q", instructions)
-	case told[1] != "":
-		return m.tools.check(told[1], map[string]any{"ticket": "A"})
 	}
 	return nil
 }

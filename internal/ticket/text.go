@@ -39,8 +39,8 @@ type State struct {
 	Running time.Duration
 	// Progress is the last, "" for none.
 	Progress string
-	// Asks: it waits for an answer, of the user's, of the client's model or of the client itself.
-	// Question says for what, "" if that is not known.
+	// Asks: it waits for an answer of the user's, of the client's model or of the client itself;
+	// Question says which, "" if that is not known.
 	Asks     bool
 	Question string
 	// Patience is how long the tool that collects waits. 0: until the call ends.
