@@ -174,3 +174,29 @@ func TestSameCallAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// Where as many tasks run, or are stored, as may be, there is no ticket: the client waits on, and
+// gets its result (RSC-1).
+func TestNoRoomForATicket(t *testing.T) {
+	for name, limits := range map[string]*coatcheck.Limits{"running": {Running: 1}, "stored": {Tasks: 1}} {
+		t.Run(name, func(t *testing.T) {
+			onAllFaces(t, settings{Tickets: soon(), Limits: limits}, func(t *testing.T, connect func(string) *peer) {
+				p := connect("alice")
+				id := p.handIn(gateA)
+				answer := make(chan reply, 1)
+				call := p.nextID()
+				go func() {
+					r, _ := p.callContext(context.Background(), call, "tools/call", `{"name":"gate","arguments":{"key":"b"}}`)
+					answer <- r
+				}()
+				p.tool("started", "b")
+				p.collect(id) // waits as long as b's patience lasts
+				p.collect(id)
+				p.tool("open", "b")
+				wantText(t, <-answer, "opened b")
+				p.tool("open", "a")
+				wantText(t, p.collected(id), "opened a")
+			})
+		})
+	}
+}
