@@ -190,8 +190,12 @@ func (c *carried) handOff(ctx context.Context) bool {
 	} else {
 		writeJSON(c.w, http.StatusOK, a.Append(nil, c.id))
 	}
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() == nil:
+	case c.call.Keeps():
 		c.call.LoseTicket()
+	default:
+		c.givenUp = true
 	}
 	c.toTask()
 	return true
@@ -218,12 +222,15 @@ func (c *carried) lost() bool {
 	}
 	err := c.call.Lost(c.request.Context(), c.stop)
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err != nil { // nowhere to keep it
+	if err == nil {
+		c.toTask()
+	} else {
 		c.state = dropped
-		return true
 	}
-	c.toTask()
+	c.mu.Unlock()
+	if err != nil { // nowhere to keep it, and nothing that would bound it
+		c.stop()
+	}
 	return true
 }
 
@@ -312,10 +319,15 @@ func (c *carried) answer(id json.RawMessage) func(task.Outcome) {
 
 // send sends the inner handler a message in the call's session.
 func (c *carried) send(message []byte) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.request.Context()), verifyPatience)
+	c.handler.deliver(withBody(c.request.Clone(context.WithoutCancel(c.request.Context())), message))
+}
+
+// deliver gives the inner handler a request whose answer is for nobody.
+func (h *handler) deliver(req *http.Request) {
+	ctx, cancel := context.WithTimeout(req.Context(), verifyPatience)
 	defer cancel()
 	defer func() { _ = recover() }() // as the server behind a proxy goes away: there is nobody to tell
-	c.handler.inner.ServeHTTP(&recorder{header: http.Header{}}, withBody(c.request.Clone(ctx), message))
+	h.inner.ServeHTTP(&recorder{header: http.Header{}}, req.WithContext(ctx))
 }
 
 // stop ends the work.

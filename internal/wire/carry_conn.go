@@ -155,8 +155,12 @@ func (l *line) handOff() {
 		l.release()
 		return
 	}
-	if l.conn.Connection.Write(l.conn.ctx, response(l.id, a)) != nil {
+	switch {
+	case l.conn.Connection.Write(l.conn.ctx, response(l.id, a)) == nil:
+	case l.call.Keeps():
 		l.call.LoseTicket()
+	default:
+		l.givenUp = true
 	}
 	l.toTask()
 }

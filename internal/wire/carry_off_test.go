@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -83,4 +84,76 @@ func TestCarryAnsweredMeanwhile(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestCarrySessionEnds: a session that its client ends is ended when its calls are done, whatever
+// becomes of that.
+func TestCarrySessionEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCarrier(t, receiver.Tickets{}, func(w http.ResponseWriter, _ *http.Request) {
+			pause(context.Background(), time.Minute)
+			asJSON(w, 200, carriedReply)
+		})
+		left := make(chan struct{})
+		c.server.left = func() {
+			close(left)
+			panic(http.ErrAbortHandler) // as httputil.ReverseProxy does when the server goes away
+		}
+		c.post(carriedCall, only)
+		end := c.request(t.Context(), "", only)
+		end.Method = http.MethodDelete
+		w := httptest.NewRecorder()
+		c.h.ServeHTTP(w, end)
+		if w.Code != http.StatusNoContent {
+			t.Errorf("DELETE: %d", w.Code)
+		}
+		<-left
+	})
+}
+
+// TestCarryNowhereToKeep: work that goes on without its client, but for which there is no room,
+// ends: else nothing would bound it (RSC-1).
+func TestCarryNowhereToKeep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan struct{})
+		c := newCarrierWith(t, &slowStore{memory.New(), true}, receiver.Tickets{}, func(_ http.ResponseWriter, req *http.Request) {
+			<-req.Context().Done()
+			close(ended)
+		})
+		ctx, hangUp := context.WithCancel(t.Context())
+		go func() {
+			pause(ctx, time.Second)
+			hangUp()
+		}()
+		c.h.ServeHTTP(httptest.NewRecorder(), c.request(ctx, carriedCall, streams))
+		select {
+		case <-c.server.cancelled:
+		default:
+			t.Error("the server was not told")
+		}
+		<-ended
+	})
+}
+
+// TestCarryGoneMeanwhile: with the policy cancel work ends whose client hangs up before it has the
+// ticket.
+func TestCarryGoneMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan struct{})
+		tickets := receiver.Tickets{ByName: map[string]receiver.TicketTool{"slow": {CancelLost: true}}}
+		c := newCarrierWith(t, &slowStore{memory.New(), false}, tickets, func(_ http.ResponseWriter, req *http.Request) {
+			defer close(ended)
+			pause(req.Context(), 30*time.Minute)
+			if req.Context().Err() == nil {
+				t.Error("the work went on")
+			}
+		})
+		ctx, hangUp := context.WithCancel(t.Context())
+		go func() {
+			pause(ctx, 30*time.Second)
+			hangUp()
+		}()
+		c.h.ServeHTTP(httptest.NewRecorder(), c.request(ctx, carriedCall, streams))
+		<-ended
+	})
 }

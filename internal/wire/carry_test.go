@@ -29,12 +29,15 @@ const (
 type slowServer struct {
 	serve     func(w http.ResponseWriter, req *http.Request)
 	cancelled chan struct{} // closed by notifications/cancelled
+	left      func()        // called by DELETE
 }
 
 func (s *slowServer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	body, _ := io.ReadAll(req.Body)
 	m, err := protocol.ParseMessage(body)
 	switch {
+	case req.Method == http.MethodDelete:
+		s.left()
 	case err != nil:
 		http.Error(w, err.Error(), http.StatusBadRequest)
 	case m.Method == protocol.MethodInitialize:
