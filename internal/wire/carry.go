@@ -163,6 +163,9 @@ func (c *carried) respond() {
 	if c.began || c.status == 0 {
 		return
 	}
+	if c.stream {
+		c.sent.Del("Content-Length") // there may be events of ours
+	}
 	c.begin(c.status, c.sent)
 	if !c.stream {
 		c.state = settled
@@ -364,23 +367,27 @@ func (c *carried) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.writeHeader(http.StatusOK)
-	if !c.stream {
-		switch c.state {
-		case settled:
-			return c.w.Write(p)
-		case dropped:
-			return len(p), nil
-		case attached, handing, handed:
+	if c.stream && c.pending.Len()+len(p) > maxHeld && (c.state == attached || c.state == settled) {
+		c.state, c.stream = settled, false // so long an event can only be the answer
+		_, err := c.w.Write(c.pending.Bytes())
+		c.pending.Reset()
+		if err != nil {
+			return 0, err
 		}
-		if c.pending.Len()+len(p) > maxHeld {
-			return 0, errTooLong
-		}
-		return c.pending.Write(p)
 	}
-	if c.pending.Len()+len(p) > maxHeld {
+	switch {
+	case c.state == dropped:
+		return len(p), nil
+	case c.state == settled && !c.stream:
+		return c.w.Write(p)
+	case c.pending.Len()+len(p) > maxHeld:
 		return 0, errTooLong
 	}
+	inLine := c.pending.Len() > 0 && c.pending.Bytes()[c.pending.Len()-1] != '\r'
 	c.pending.Write(p)
+	if !c.stream || inLine && bytes.IndexAny(p, "\r\n") < 0 { // a long line is not looked at again and again
+		return len(p), nil
+	}
 	for {
 		end := eventEnd(c.pending.Bytes())
 		if end == 0 {

@@ -7,6 +7,9 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -156,4 +159,51 @@ func TestCarryGoneMeanwhile(t *testing.T) {
 		c.h.ServeHTTP(httptest.NewRecorder(), c.request(ctx, carriedCall, streams))
 		<-ended
 	})
+}
+
+// TestCarryLongAnswers: an answer of any length passes as it was written.
+func TestCarryLongAnswers(t *testing.T) {
+	long := `data: {"jsonrpc":"2.0","id":"c","result":"` + strings.Repeat("x", 65<<20) + `"}` + "\n\n"
+	c := newCarrier(t, receiver.Tickets{}, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		for piece := range slices.Chunk([]byte(long), 16<<20) {
+			if _, err := w.Write(piece); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	if got := c.post(carriedCall, streams).Body.String(); got != long {
+		t.Errorf("got %d bytes, want %d", len(got), len(long))
+	}
+}
+
+// TestCarryOfKnownLength: a stream that says how long it is has its length changed by what we leave
+// out of it, or add (PROG-1).
+func TestCarryOfKnownLength(t *testing.T) {
+	const went, back = `data: {"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":7,"progress":2}}` + "\n\n",
+		`data: {"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":7,"progress":1}}` + "\n\n"
+	c := newCarrier(t, receiver.Tickets{}, func(w http.ResponseWriter, _ *http.Request) {
+		whole := went + back + "data: " + carriedReply + "\n\n"
+		w.Header().Set("Content-Type", "text/event-stream")
+		w.Header().Set("Content-Length", strconv.Itoa(len(whole)))
+		_, _ = io.WriteString(w, whole)
+	})
+	server := httptest.NewServer(c.h)
+	defer server.Close()
+	req := c.request(t.Context(), carriedCall, streams)
+	var err error
+	if req.URL, err = url.Parse(server.URL); err != nil {
+		t.Fatal(err)
+	}
+	req.RequestURI, req.Host = "", ""
+	answer, err := server.Client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	got, err := io.ReadAll(answer.Body)
+	if want := went + "data: " + carriedReply + "\n\n"; err != nil || string(got) != want {
+		t.Errorf("got %s, %v", got, err)
+	}
 }
