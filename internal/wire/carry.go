@@ -385,7 +385,7 @@ func (c *carried) Write(p []byte) (int, error) {
 	}
 	inLine := c.pending.Len() > 0 && c.pending.Bytes()[c.pending.Len()-1] != '\r'
 	c.pending.Write(p)
-	if !c.stream || inLine && bytes.IndexAny(p, "\r\n") < 0 { // a long line is not looked at again and again
+	if !c.stream || inLine && bytes.IndexByte(p, '\n') < 0 && bytes.IndexByte(p, '\r') < 0 { // a long line is not looked at again and again
 		return len(p), nil
 	}
 	for {

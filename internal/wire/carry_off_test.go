@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -166,8 +165,8 @@ func TestCarryLongAnswers(t *testing.T) {
 	long := `data: {"jsonrpc":"2.0","id":"c","result":"` + strings.Repeat("x", 65<<20) + `"}` + "\n\n"
 	c := newCarrier(t, receiver.Tickets{}, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
-		for piece := range slices.Chunk([]byte(long), 16<<20) {
-			if _, err := w.Write(piece); err != nil {
+		for _, piece := range []string{long[:100], long[100 : 1<<20], long[1<<20:]} {
+			if _, err := io.WriteString(w, piece); err != nil {
 				t.Error(err)
 				return
 			}
