@@ -92,7 +92,13 @@ func (c counted) times(did, tool string) int {
 	if err != nil && !os.IsNotExist(err) {
 		panic(err)
 	}
-	return strings.Count("\n"+string(notes), "\n"+did+" "+tool+"\n")
+	n := 0
+	for line := range strings.Lines(string(notes)) {
+		if line == did+" "+tool+"\n" {
+			n++
+		}
+	}
+	return n
 }
 
 // until waits until a tool has done something so often, and reports whether it has.

@@ -148,7 +148,7 @@ func TestModelRefuses(t *testing.T) {
 // TestModelBreaks: the loop does not come to a call's end if what it hears is broken.
 func TestModelBreaks(t *testing.T) {
 	t.Parallel()
-	s := onStage(t, "stdio", staging{gateway: []string{soon}, server: []string{"hold=greet"}})
+	s := onStage(t, "stdio", staging{gateway: soon("greet"), server: []string{"hold=greet"}})
 	for name, hears := range map[string]func(string) string{
 		"no names":         strings.NewReplacer("ticket_collect", "", "ticket_cancel", "").Replace,
 		"other names":      strings.NewReplacer("ticket_collect", "task_result").Replace,
