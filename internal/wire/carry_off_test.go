@@ -160,6 +160,41 @@ func TestCarryGoneMeanwhile(t *testing.T) {
 	})
 }
 
+// brokenConn is the connection of a client that cannot be reached any more, as is found once the
+// result has to leave.
+type brokenConn struct{ *httptest.ResponseRecorder }
+
+func (b brokenConn) FlushError() error {
+	if strings.Contains(b.Body.String(), `"x":1.0`) {
+		return errors.New("broken pipe")
+	}
+	return nil
+}
+
+// TestCollectedByNobody: a result that could not be sent on a stream was not collected: a repeat of
+// the call still gets it.
+func TestCollectedByNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		c := newCarrier(t, receiver.Tickets{}, func(w http.ResponseWriter, req *http.Request) {
+			calls++
+			pause(req.Context(), time.Minute)
+			asJSON(w, 200, carriedReply)
+		})
+		ctx, hangUp := context.WithCancel(t.Context())
+		go func() {
+			pause(ctx, time.Second)
+			hangUp()
+		}()
+		c.h.ServeHTTP(httptest.NewRecorder(), c.request(ctx, carriedCall, only))
+		pause(t.Context(), 58*time.Second)
+		c.h.ServeHTTP(brokenConn{httptest.NewRecorder()}, c.request(t.Context(), carriedCall, streams))
+		if got := c.post(carriedCall, only).Body.String(); calls != 1 || !strings.Contains(got, `"x":1.0`) {
+			t.Errorf("%d calls, got %s", calls, got)
+		}
+	})
+}
+
 // TestCarryLongAnswers: an answer of any length passes as it was written.
 func TestCarryLongAnswers(t *testing.T) {
 	long := `data: {"jsonrpc":"2.0","id":"c","result":"` + strings.Repeat("x", 65<<20) + `"}` + "\n\n"
