@@ -73,6 +73,9 @@ func (e *Engine) Create(ctx context.Context, c Creation) (*task.Task, error) {
 	limits := l.limits
 	if c.Ongoing != nil {
 		t.CreatedAt, limits.NoQueue = task.Instant(c.Began), true
+		if t.TTL > 0 { // which counts from now, not from when there was no task
+			t.TTL += max(0, now.Sub(t.CreatedAt))
+		}
 	}
 	l.job = &Job{Ref: t.Ref, Request: c.Request, Caller: c.Caller}
 	if c.Immediate > 0 {

@@ -36,3 +36,27 @@ func TestExpiryDuringExpiry(t *testing.T) {
 		}
 	})
 }
+
+// ongoing is work that was under way before it became a task's, and ends within an hour of that.
+type ongoing struct{}
+
+func (ongoing) Start(ctx context.Context, _ *engine.Job, ended func(task.Outcome, error)) {
+	go func() { ended(lasting(59*time.Minute)(ctx, nil)) }()
+}
+
+// TTL-3: the lifetime of a task whose work began before it does not count from then.
+func TestLifetimeOfOngoing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, engine.Options{Runner: lasting(0)})
+		made, err := e.Create(t.Context(), engine.Creation{
+			Caller: &engine.Caller{Principal: "p"}, Ongoing: ongoing{}, Began: time.Now().Add(-2 * time.Hour),
+			Request: task.Request{Method: "tools/call", Params: []byte(`{"name":"x"}`)},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := e.Await(t.Context(), made.Ref); err != nil || got.Status != task.Completed {
+			t.Errorf("ended with %v %v", got, err)
+		}
+	})
+}

@@ -72,6 +72,9 @@ func (e *Engine) interrupted(how string) task.Outcome {
 	return task.Outcome{Error: protocol.Errorf(protocol.CodeInternalError, "The %s%s", e.opts.Role, how).JSON()}
 }
 
+// Interruption is the outcome of work that ends with its connection, as it would with the process.
+func (e *Engine) Interruption() task.Outcome { return e.interrupted(wasShut) }
+
 // Interrupted reports whether an outcome says that the work ended with its process.
 func Interrupted(o *task.Outcome) bool {
 	if o == nil || o.Error == nil {

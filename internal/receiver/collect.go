@@ -78,6 +78,7 @@ func (c *Collecting) message(ev engine.Event) (Message, bool) {
 
 // waiting is the answer of a call whose patience is over.
 func (c *Collecting) waiting(ctx context.Context) Answer {
+	ctx = context.WithoutCancel(ctx) // it may end any moment, when there may be something else to send
 	t, err := c.engine.Load(ctx, c.ref)
 	if err != nil || t.Status.Terminal() {
 		return c.outcome(ctx, t, err)
@@ -91,7 +92,7 @@ func (c *Collecting) waiting(ctx context.Context) Answer {
 		state.Progress = c.engine.ProgressOf(c.ref)
 	}
 	structured := false
-	if c.joined {
+	if c.joined || c.own { // a call of the tool itself
 		tool, known := c.session.about(c.tool)
 		structured = tool.Output || !known
 	}

@@ -223,6 +223,9 @@ func (c *Call) Ended(result, refused json.RawMessage) {
 	c.end(ending{outcome: outcome})
 }
 
+// Interrupted tells that the server's answer can no longer come, once the call is handed off.
+func (c *Call) Interrupted() { c.end(ending{outcome: c.engine.Interruption()}) }
+
 // end reports whether the work had not ended before.
 func (c *Call) end(how ending) bool {
 	c.mu.Lock()

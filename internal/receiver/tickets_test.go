@@ -5,12 +5,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/coatcheck/coatcheck/internal/engine"
 	"github.com/coatcheck/coatcheck/internal/limit"
 	"github.com/coatcheck/coatcheck/internal/receiver"
 	"github.com/coatcheck/coatcheck/protocol"
+	"github.com/coatcheck/coatcheck/store"
 	"github.com/coatcheck/coatcheck/store/memory"
+	"github.com/coatcheck/coatcheck/task"
 )
 
 // Tickets are for clients that negotiated tasks in no form: with us, or with a server whose own
@@ -67,4 +71,65 @@ func TestTicketing(t *testing.T) {
 			t.Errorf("%+v: listed after a call with params.task: %t", tc, listed())
 		}
 	}
+}
+
+// endless runs every task until it is stopped.
+type endless struct{}
+
+func (endless) Run(ctx context.Context, _ *engine.Job) (task.Outcome, error) {
+	<-ctx.Done()
+	return task.Outcome{}, ctx.Err()
+}
+
+// slowLoad takes a while to load a task, unless its caller cannot wait for that.
+type slowLoad struct{ store.Store }
+
+func (s slowLoad) Load(ctx context.Context, ref task.Ref) (*task.Task, error) {
+	loaded, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	<-loaded.Done()
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return s.Store.Load(ctx, ref)
+}
+
+// A tool that only runs as a task and has an outputSchema is answered with a ticket that has
+// structuredContent, however short the tap listens at a time and the store takes (TOOL-4).
+func TestTicketOfRequired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, err := engine.New(t.Context(), engine.Options{Store: slowLoad{memory.New()}, Runner: endless{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			over, cancel := context.WithCancel(context.Background())
+			cancel()
+			_ = e.Shutdown(over)
+		}()
+		r := receiver.New(receiver.Options{
+			Engine: e, Tools: receiver.Tools{Default: protocol.Required}, Tickets: receiver.Tickets{Mode: receiver.TicketsAuto, Patience: time.Second},
+		})
+		from := &receiver.Requestor{}
+		from.Principal, from.Identified, from.Initialize = "p", true, json.RawMessage(`{"capabilities":{}}`)
+		s := r.Ticketing(from, json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{}}`))
+		s.List(json.RawMessage(`{"tools":[{"name":"a","outputSchema":{"type":"object"},"execution":{"taskSupport":"required"}}]}`))
+		take := r.Take(t.Context(), from, s, protocol.NewCall(json.RawMessage(`1`), protocol.MethodToolsCall, json.RawMessage(`{"name":"a"}`)))
+		if take.Do == nil {
+			t.Fatal("the call passes")
+		}
+		collecting, a := take.Do(t.Context())
+		if collecting == nil {
+			t.Fatalf("got %s", a.Append(nil, nil))
+		}
+		defer collecting.Close()
+		for last := false; !last; {
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+			_, a, last, _ = collecting.Next(ctx)
+			cancel()
+		}
+		if protocol.Get(a.Result, "structuredContent") == nil {
+			t.Errorf("got %s %s", a.Result, a.Error)
+		}
+	})
 }

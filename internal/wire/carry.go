@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"mime"
 	"net/http"
 	"slices"
@@ -35,10 +36,12 @@ type carried struct {
 	givenUp bool                // by the client, and the work is to end with that
 	w       http.ResponseWriter // the client's
 	header  http.Header         // the inner handler's
-	status  int                 // the same
+	status  int                 // the same; 0: none yet
+	sent    http.Header         // header, as it was with the status
 	stream  bool                // the inner handler writes events
 	began   bool                // the client has headers
 	own     bool                // of an event stream that the inner handler did not begin
+	over    bool                // the inner handler has returned
 	pending bytes.Buffer        // an event, or a body, so far
 	held    [][]byte            // events that came while the call was being handed off
 	asked   []*protocol.Message // what the server asks and was not answered yet
@@ -147,13 +150,28 @@ func (c *carried) due() time.Duration {
 	return next
 }
 
-// begin sends the client headers. The inner handler's may be read only while it writes them itself.
+// begin sends the client headers.
 func (c *carried) begin(status int, header http.Header) {
 	c.began = true
-	for name, values := range header {
-		c.w.Header()[name] = slices.Clone(values)
-	}
+	maps.Copy(c.w.Header(), header)
 	c.w.WriteHeader(status)
+}
+
+// respond has an attached client get what the inner handler has begun to answer, unless that goes
+// into a stream which is there already.
+func (c *carried) respond() {
+	if c.began || c.status == 0 {
+		return
+	}
+	if c.stream {
+		c.sent.Del("Content-Length") // there may be events of ours
+	}
+	c.begin(c.status, c.sent)
+	if !c.stream {
+		c.state = settled
+		_, _ = c.w.Write(c.pending.Bytes())
+		c.pending.Reset()
+	}
 }
 
 // handOff makes the call a task and answers the client with the ticket. It reports false if the
@@ -175,8 +193,12 @@ func (c *carried) handOff(ctx context.Context) bool {
 	} else {
 		writeJSON(c.w, http.StatusOK, a.Append(nil, c.id))
 	}
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() == nil:
+	case c.call.Keeps():
 		c.call.LoseTicket()
+	default:
+		c.givenUp = true
 	}
 	c.toTask()
 	return true
@@ -203,12 +225,15 @@ func (c *carried) lost() bool {
 	}
 	err := c.call.Lost(c.request.Context(), c.stop)
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err != nil { // nowhere to keep it
+	if err == nil {
+		c.toTask()
+	} else {
 		c.state = dropped
-		return true
 	}
-	c.toTask()
+	c.mu.Unlock()
+	if err != nil { // nowhere to keep it, and nothing that would bound it
+		c.stop()
+	}
 	return true
 }
 
@@ -240,10 +265,14 @@ func (c *carried) hold() bool {
 // release has the client hear again.
 func (c *carried) release() {
 	c.state = attached
+	c.respond()
 	for _, event := range c.held {
 		_ = c.pass(event) // fails only when nobody reads any more
 	}
 	c.held = nil
+	if c.over {
+		c.conclude()
+	}
 	if c.givenUp {
 		go c.stop()
 	}
@@ -260,6 +289,9 @@ func (c *carried) toTask() {
 		c.tell(event)
 	}
 	c.held = nil
+	if c.over {
+		c.conclude()
+	}
 	if c.givenUp {
 		go c.call.Cancel()
 	}
@@ -290,10 +322,15 @@ func (c *carried) answer(id json.RawMessage) func(task.Outcome) {
 
 // send sends the inner handler a message in the call's session.
 func (c *carried) send(message []byte) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.request.Context()), verifyPatience)
+	c.handler.deliver(withBody(c.request.Clone(context.WithoutCancel(c.request.Context())), message))
+}
+
+// deliver gives the inner handler a request whose answer is for nobody.
+func (h *handler) deliver(req *http.Request) {
+	ctx, cancel := context.WithTimeout(req.Context(), verifyPatience)
 	defer cancel()
 	defer func() { _ = recover() }() // as the server behind a proxy goes away: there is nobody to tell
-	c.handler.inner.ServeHTTP(&recorder{header: http.Header{}}, withBody(c.request.Clone(ctx), message))
+	h.inner.ServeHTTP(&recorder{header: http.Header{}}, req.WithContext(ctx))
 }
 
 // stop ends the work.
@@ -317,14 +354,11 @@ func (c *carried) writeHeader(status int) {
 	if c.status != 0 || status < http.StatusOK {
 		return
 	}
-	c.status = status
+	c.status, c.sent = status, c.header.Clone()
 	media, _, _ := mime.ParseMediaType(c.header.Get("Content-Type"))
 	c.stream = status == http.StatusOK && media == "text/event-stream" && c.header.Get("Content-Encoding") == ""
-	if c.state == attached && !c.began {
-		c.begin(status, c.header)
-		if !c.stream {
-			c.state = settled
-		}
+	if c.state == attached {
+		c.respond()
 	}
 }
 
@@ -333,23 +367,27 @@ func (c *carried) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.writeHeader(http.StatusOK)
-	if !c.stream {
-		switch c.state {
-		case settled:
-			return c.w.Write(p)
-		case dropped:
-			return len(p), nil
-		case attached, handing, handed:
+	if c.stream && c.pending.Len()+len(p) > maxHeld && (c.state == attached || c.state == settled) {
+		c.state, c.stream = settled, false // so long an event can only be the answer
+		_, err := c.w.Write(c.pending.Bytes())
+		c.pending.Reset()
+		if err != nil {
+			return 0, err
 		}
-		if c.pending.Len()+len(p) > maxHeld {
-			return 0, errTooLong
-		}
-		return c.pending.Write(p)
 	}
-	if c.pending.Len()+len(p) > maxHeld {
+	switch {
+	case c.state == dropped:
+		return len(p), nil
+	case c.state == settled && !c.stream:
+		return c.w.Write(p)
+	case c.pending.Len()+len(p) > maxHeld:
 		return 0, errTooLong
 	}
+	inLine := c.pending.Len() > 0 && c.pending.Bytes()[c.pending.Len()-1] != '\r'
 	c.pending.Write(p)
+	if !c.stream || inLine && bytes.IndexByte(p, '\n') < 0 && bytes.IndexByte(p, '\r') < 0 { // a long line is not looked at again and again
+		return len(p), nil
+	}
 	for {
 		end := eventEnd(c.pending.Bytes())
 		if end == 0 {
@@ -429,26 +467,32 @@ func (c *carried) FlushError() error {
 func (c *carried) finish() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.over = true
+	c.conclude()
+}
+
+// conclude gives the end of the answer to whoever is to have it.
+func (c *carried) conclude() {
 	body := c.pending.Bytes()
-	switch {
-	case c.state == attached && c.own && !c.stream: // a body, to a client that was given a stream meanwhile
-		c.state = settled
-		_, _ = c.w.Write(messageEvent(c.wholeAnswer(body)))
-		_ = http.NewResponseController(c.w).Flush()
-	case c.state == attached:
-		c.writeHeader(http.StatusOK)
-		c.state = settled
-		_, _ = c.w.Write(body)
-	case c.state == handing: // whoever hands it off finds it
-		if !c.stream {
-			c.held = append(c.held, messageEvent(c.wholeAnswer(body)))
+	switch c.state {
+	case attached:
+		if c.own && !c.stream { // a body, to a client that was given a stream meanwhile
+			_, _ = c.w.Write(messageEvent(c.wholeAnswer(body)))
+			_ = http.NewResponseController(c.w).Flush()
 		} else {
-			c.held = append(c.held, messageEvent(c.noAnswer()))
+			c.writeHeader(http.StatusOK)
+			_, _ = c.w.Write(body)
 		}
-	case c.state == handed && !c.stream:
-		c.tell(messageEvent(c.wholeAnswer(body)))
-	case c.state == handed:
-		c.call.Ended(nil, nil) // if it had an answer, nothing changes
+		c.state = settled
+	case handed:
+		if c.stream {
+			c.call.Ended(nil, nil) // if it had an answer, nothing changes
+		} else {
+			c.tell(messageEvent(c.wholeAnswer(body)))
+		}
+	case settled: // the bytes after its last event
+		_, _ = c.w.Write(body)
+	case handing, dropped: // whoever hands it off concludes it
 	}
 }
 

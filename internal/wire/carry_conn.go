@@ -155,8 +155,12 @@ func (l *line) handOff() {
 		l.release()
 		return
 	}
-	if l.conn.Connection.Write(l.conn.ctx, response(l.id, a)) != nil {
+	switch {
+	case l.conn.Connection.Write(l.conn.ctx, response(l.id, a)) == nil:
+	case l.call.Keeps():
 		l.call.LoseTicket()
+	default:
+		l.givenUp = true
 	}
 	l.toTask()
 }
@@ -226,6 +230,9 @@ func (l *line) settle() {
 
 // release has the client hear again.
 func (l *line) release() {
+	if l.state == dropped {
+		return
+	}
 	l.state = attached
 	for _, msg := range l.held {
 		l.pass(msg)
@@ -255,11 +262,18 @@ func (l *line) pass(msg jsonrpc.Message) {
 }
 
 func (l *line) toTask() {
+	closed := l.state == dropped
 	l.state = handed
 	for _, msg := range l.held {
+		if _, answer := msg.(*jsonrpc.Response); answer {
+			closed = false
+		}
 		l.tell(msg)
 	}
 	l.held = nil
+	if closed {
+		go l.call.Interrupted()
+	}
 	if l.givenUp {
 		go l.call.Cancel()
 	}
@@ -269,15 +283,30 @@ func (l *line) toTask() {
 func (l *line) tell(msg jsonrpc.Message) {
 	switch msg := msg.(type) {
 	case *jsonrpc.Response:
-		if msg.Error != nil {
-			l.call.Ended(nil, errorObject(msg.Error))
-		} else {
-			l.call.Ended(msg.Result, nil)
-		}
-		l.conn.lines.remove(l.id)
+		go l.end(msg) // the server may have more to say before a store that fails for a while has it
 	case *jsonrpc.Request:
 		l.call.Notified(&protocol.Message{Method: msg.Method, Params: msg.Params})
 	}
+}
+
+func (l *line) end(msg *jsonrpc.Response) {
+	defer l.conn.lines.remove(l.id)
+	if msg.Error != nil {
+		l.call.Ended(nil, errorObject(msg.Error))
+	} else {
+		l.call.Ended(msg.Result, nil)
+	}
+}
+
+// close deals with a connection that has ended: what the server still says reaches nobody.
+func (l *line) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.timer.Stop()
+	if l.state == handed {
+		go l.call.Interrupted()
+	}
+	l.state = dropped
 }
 
 // hear takes a message of the server's about the call, and reports whether it goes no further.

@@ -16,6 +16,7 @@ import (
 	"github.com/coatcheck/coatcheck/internal/receiver"
 	"github.com/coatcheck/coatcheck/internal/wire"
 	"github.com/coatcheck/coatcheck/protocol"
+	"github.com/coatcheck/coatcheck/store"
 	"github.com/coatcheck/coatcheck/store/memory"
 )
 
@@ -28,12 +29,15 @@ const (
 type slowServer struct {
 	serve     func(w http.ResponseWriter, req *http.Request)
 	cancelled chan struct{} // closed by notifications/cancelled
+	left      func()        // called by DELETE
 }
 
 func (s *slowServer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	body, _ := io.ReadAll(req.Body)
 	m, err := protocol.ParseMessage(body)
 	switch {
+	case req.Method == http.MethodDelete:
+		s.left()
 	case err != nil:
 		http.Error(w, err.Error(), http.StatusBadRequest)
 	case m.Method == protocol.MethodInitialize:
@@ -59,7 +63,12 @@ type carrier struct {
 
 func newCarrier(t *testing.T, tickets receiver.Tickets, serve func(w http.ResponseWriter, req *http.Request)) *carrier {
 	t.Helper()
-	e, err := engine.New(t.Context(), engine.Options{Store: memory.New(), Runner: runner{}})
+	return newCarrierWith(t, memory.New(), tickets, serve)
+}
+
+func newCarrierWith(t *testing.T, s store.Store, tickets receiver.Tickets, serve func(w http.ResponseWriter, req *http.Request)) *carrier {
+	t.Helper()
+	e, err := engine.New(t.Context(), engine.Options{Store: s, Runner: runner{}})
 	if err != nil {
 		t.Fatal(err)
 	}

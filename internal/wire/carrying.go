@@ -119,11 +119,7 @@ func (h *handler) delete(w http.ResponseWriter, req *http.Request) {
 	h.sessions.forget(header(req, sessionHeader))
 	later := req.Clone(context.WithoutCancel(req.Context()))
 	later.Body = http.NoBody
-	if h.carrying.leave(h.scope(req), func() {
-		ctx, cancel := context.WithTimeout(later.Context(), verifyPatience)
-		defer cancel()
-		h.inner.ServeHTTP(&recorder{header: http.Header{}}, later.WithContext(ctx))
-	}) {
+	if h.carrying.leave(h.scope(req), func() { h.deliver(later) }) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}

@@ -416,8 +416,12 @@ func (h *handler) await(ctx context.Context, w http.ResponseWriter, waiting wait
 		case err == nil:
 			event = messageEvent(message.Append(nil))
 		}
-		if _, err := w.Write(event); err != nil || flush() != nil || last {
-			return last && err == nil
+		_, err := w.Write(event)
+		if err == nil {
+			err = flush()
+		}
+		if err != nil || last {
+			return err == nil
 		}
 	}
 	return false

@@ -461,6 +461,10 @@ func (c *conn) Close() error {
 	c.stop()
 	err := c.Connection.Close()
 	c.answers.Wait()
+	calls, _ := c.lines.all()
+	for _, l := range calls {
+		l.close()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, call := range c.untaken {
