@@ -111,6 +111,13 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if config := os.Getenv(scriptedProcess); config != "" {
+		if err := serveScripted(config); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	if os.Getenv(plainServer) != "" && len(os.Args) == 1 {
 		if err := newServer().Run(context.Background(), &mcp.StdioTransport{}); err != nil && !errors.Is(err, io.EOF) {
 			fmt.Fprintln(os.Stderr, err)
