@@ -16,7 +16,7 @@ import (
 
 // world is a place, what was done in it, and what must be true of that.
 type world struct {
-	*rapid.T
+	rapid.TB
 	place    place
 	setup    setup
 	office   *office
@@ -72,6 +72,9 @@ func (w *work) String() string {
 	return fmt.Sprintf("call %d of %s (%s %s): %s, stored %d, lost %d, held %d", w.call, w.who, w.tool.name, w.label, w.fate, w.stored, w.lost, w.held)
 }
 
+// GoString is what rapid shows.
+func (w *work) GoString() string { return w.String() }
+
 // attempt is a request of a client in the background.
 type attempt struct {
 	session *session
@@ -98,13 +101,15 @@ func (a *attempt) answered() bool {
 	}
 }
 
-const longest = 30 * time.Second // that anything takes
+// GoString is what rapid shows.
+func (a *attempt) GoString() string { return fmt.Sprintf("call %d, of %v", a.call, a.work) }
 
-func openWorld(t *rapid.T, p place, dir string, reattach time.Duration) *world {
-	w := &world{T: t, place: p, office: newOffice(), kept: map[callKey]*work{}, tickets: map[string]*work{}}
+const longest = 20 * time.Second // that anything takes
+
+// newWorld returns a world that is to be opened, and closed.
+func newWorld(t rapid.TB, p place, dir string, reattach time.Duration) *world {
+	w := &world{TB: t, place: p, office: newOffice(), kept: map[callKey]*work{}, tickets: map[string]*work{}}
 	w.setup = setup{Dir: dir, Office: w.office.web.URL, Reattach: reattach}
-	t.Cleanup(w.close)
-	w.open()
 	return w
 }
 

@@ -75,6 +75,9 @@ type session struct {
 	hangUp func()
 }
 
+// GoString is what rapid shows.
+func (s *session) GoString() string { return fmt.Sprintf("session of %s, listed %v", s.who, s.listed) }
+
 // handshake initializes a session.
 func (s *session) handshake() error {
 	r, err := s.callContext(context.Background(), s.nextID(), "initialize",

@@ -29,7 +29,9 @@ func checkTickets(t *testing.T, p place, checks int, kill bool) {
 	few(t, checks)
 	rapid.Check(t, func(rt *rapid.T) {
 		reattach := rapid.SampledFrom([]time.Duration{0, 0, 0, -1}).Draw(rt, "reattach")
-		w := openWorld(rt, p, t.TempDir(), reattach)
+		w := newWorld(rt, p, t.TempDir(), reattach)
+		rt.Cleanup(w.close)
+		w.open()
 		actions := map[string]func(*rapid.T){
 			"":         func(*rapid.T) { w.check() },
 			"call":     w.drawCall,

@@ -29,6 +29,9 @@ type scripted struct {
 	required   bool // it runs as a task only
 }
 
+// GoString is what rapid shows.
+func (s *scripted) GoString() string { return s.name }
+
 var scriptedTools = []*scripted{
 	{name: "quick", brief: true},
 	{name: "slow"},

@@ -335,7 +335,7 @@ func (o *operation) runTicket(ctx context.Context, s *TicketSession, tool Ticket
 	if a, ok := o.admit(ctx); !ok {
 		return nil, a
 	}
-	creation := engine.Creation{Caller: &o.from.Caller, Request: request, Unannounced: true}
+	creation := engine.Creation{Caller: &o.from.Caller, Request: request, Unannounced: true, Anew: true}
 	if key.call != "" {
 		creation.Key = key.of(false)
 		if before, ok := o.kept.get(key); ok {
@@ -345,6 +345,10 @@ func (o *operation) runTicket(ctx context.Context, s *TicketSession, tool Ticket
 		}
 	}
 	t, err := o.engine.Create(ctx, creation)
+	if errors.Is(err, engine.ErrKeyReused) { // by another process, or one before
+		creation.Key = ""
+		t, err = o.engine.Create(ctx, creation)
+	}
 	if err != nil {
 		return nil, o.failed(ctx, "create task", err)
 	}
