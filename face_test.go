@@ -418,10 +418,13 @@ func (d *demux) deliver(message []byte) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if answer := d.waiting[string(m.ID)]; answer != nil {
-		delete(d.waiting, string(m.ID))
-		answer <- bytes.Clone(bytes.TrimSpace(message))
+	answer := d.waiting[string(m.ID)]
+	if answer == nil {
+		d.inbox.add("connection", message)
+		return
 	}
+	delete(d.waiting, string(m.ID))
+	answer <- bytes.Clone(bytes.TrimSpace(message))
 }
 
 func (d *demux) round(ctx context.Context, message []byte) ([]byte, error) {
@@ -449,6 +452,11 @@ func (d *demux) round(ctx context.Context, message []byte) ([]byte, error) {
 
 func newPeer(t *testing.T, s settings, in *inbox, round func(context.Context, []byte) ([]byte, error)) *peer {
 	p := &peer{t: t, round: round, inbox: in}
+	t.Cleanup(func() {
+		for _, m := range in.seen(func(m heard) bool { return m.IsResponse() }) {
+			t.Errorf("a second answer to a call: %s", m.raw)
+		}
+	})
 	capabilities := s.Capabilities
 	if capabilities == "" {
 		capabilities = "{}"

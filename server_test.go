@@ -24,6 +24,7 @@ var toolSupport = map[string]coatcheck.Tool{
 	"asking":  {Support: coatcheck.Optional},
 	"speaks":  {Support: coatcheck.Optional, Immediate: time.Minute},
 	"must":    {Support: coatcheck.Required},
+	"hold":    {Support: coatcheck.Required},
 	"never":   {Support: coatcheck.Forbidden},
 }
 
@@ -78,7 +79,7 @@ func newServer() *mcp.Server {
 	for _, name := range []string{"echo", "must", "never", "unlisted"} {
 		add(name, echo)
 	}
-	add("gate", func(ctx context.Context, _ *mcp.CallToolRequest, key string) (*mcp.CallToolResult, error) {
+	gate := func(ctx context.Context, _ *mcp.CallToolRequest, key string) (*mcp.CallToolResult, error) {
 		close(channel(started, key))
 		select {
 		case <-channel(gates, key):
@@ -87,6 +88,19 @@ func newServer() *mcp.Server {
 			close(channel(stopped, key))
 			return text("stopped %s", key), nil
 		}
+	}
+	add("gate", gate)
+	add("hold", gate)
+	// deaf is a gate that a cancellation does not open.
+	add("deaf", func(ctx context.Context, _ *mcp.CallToolRequest, key string) (*mcp.CallToolResult, error) {
+		close(channel(started, key))
+		select {
+		case <-channel(gates, key):
+		case <-ctx.Done():
+			close(channel(stopped, key))
+			<-channel(gates, key)
+		}
+		return text("opened %s", key), nil
 	})
 	// look is a gate that may be called again.
 	server.AddTool(&mcp.Tool{Name: "look", InputSchema: json.RawMessage(`{"type":"object"}`), Annotations: &mcp.ToolAnnotations{ReadOnlyHint: true}},

@@ -133,9 +133,9 @@ func TestLog(t *testing.T) {
 }
 
 // NOT-1, NOT-3: each change of status is told on the requestor's own streams, with the full
-// task and without the metadata.
+// task and without the metadata; also to a client that declared nothing and may get tickets.
 func TestStatusNotifications(t *testing.T) {
-	onAllFaces(t, settings{Capabilities: ableToAll, Listen: true}, func(t *testing.T, connect func(string) *peer) {
+	onAllFaces(t, settings{Capabilities: ableToAll, Listen: true, Tickets: soon()}, func(t *testing.T, connect func(string) *peer) {
 		p, other := connect("alice"), connect("bob")
 		task := p.create(script("ask"))
 		w := p.wait(task.TaskID)

@@ -16,7 +16,7 @@ import (
 // soon has calls of some tools answered with a ticket that do not end at once.
 func soon() coatcheck.Tickets {
 	quick := coatcheck.TicketTool{Patience: 100 * time.Millisecond}
-	return coatcheck.Tickets{Mode: coatcheck.TicketsAuto, ByName: map[string]coatcheck.TicketTool{"gate": quick, "look": quick, "asking": quick}}
+	return coatcheck.Tickets{Mode: coatcheck.TicketsAuto, ByName: map[string]coatcheck.TicketTool{"gate": quick, "look": quick, "asking": quick, "hold": quick}}
 }
 
 // ticketOf returns the ticket in a tool result; "" if there is none.
@@ -198,7 +198,7 @@ func TestTicketTools(t *testing.T) {
 						t.Errorf("no %s in %s", name, r.Result)
 					}
 				}
-				if !strings.Contains(string(p.initialized.Result), "ticket_collect") {
+				if !strings.Contains(string(p.initialized.Result), "do what the ticket says") {
 					t.Errorf("initialize: %s", p.initialized.Result)
 				}
 				id := p.handIn(gateA)

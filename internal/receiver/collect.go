@@ -86,7 +86,7 @@ func (c *Collecting) waiting(ctx context.Context) Answer {
 		Ticket: t.ID, Tool: toolOf(t), Running: time.Since(t.CreatedAt), Patience: max(0, c.tickets.Patience), Joined: c.joined,
 	}
 	if t.Status == task.InputRequired {
-		state.Question = t.StatusMessage
+		state.Asks, state.Question = true, t.StatusMessage
 	} else {
 		state.Progress = c.engine.ProgressOf(c.ref)
 	}
@@ -282,7 +282,7 @@ func (r *Receiver) Take(ctx context.Context, from *Requestor, s *TicketSession, 
 	if !ok {
 		return Take{}
 	}
-	if protocol.Get(m.Params, "task") != nil && r.declares() {
+	if protocol.Get(m.Params, "task") != nil {
 		s.UsesTasks()
 		return Take{}
 	}
@@ -321,7 +321,7 @@ func (r *Receiver) Take(ctx context.Context, from *Requestor, s *TicketSession, 
 			}}
 		}
 	}
-	if r.tools.ByName[name] == protocol.Required || about.required {
+	if r.tools.ByName[name] == protocol.Required || about.required && r.declares() {
 		return Take{Do: func(ctx context.Context) (*Collecting, Answer) {
 			return o.runTicket(ctx, s, tool, task.Request{Method: m.Method, Params: params}, key)
 		}}

@@ -106,5 +106,5 @@ func (p *pace) progress(params json.RawMessage, now time.Time) bool {
 	return true
 }
 
-// sameValue reports whether two JSON strings or numbers are one, however they are written.
-func sameValue(a, b json.RawMessage) bool { return engine.SameToken(a, b) }
+// SameToken reports whether two progress tokens are one, however they are written.
+func SameToken(a, b json.RawMessage) bool { return engine.SameToken(a, b) }

@@ -54,7 +54,7 @@ type Receiver struct {
 	rates    *rates
 	tickets  Tickets
 	kept     *keptWork
-	prefixed atomic.Bool // the server has tools with the names of the ticket tools
+	prefixes atomic.Int32 // of the ticket tools: the server has tools with their names
 	audit    audit.Sink
 	tracer   trace.Tracer // nil for none
 	log      *slog.Logger

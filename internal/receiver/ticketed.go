@@ -26,6 +26,7 @@ type Call struct {
 
 	mu      sync.Mutex
 	ref     task.Ref
+	lost    bool // its requestor got no answer
 	job     *engine.Job
 	ended   func(task.Outcome, error)
 	stop    func()
@@ -63,7 +64,7 @@ func (c *Call) Progress(params json.RawMessage) bool { return c.pace.progress(pa
 
 // IsProgress reports whether a notification is about the call's progress.
 func (c *Call) IsProgress(m *protocol.Message) bool {
-	return m.Method == protocol.MethodProgress && c.pace.token != nil && sameValue(protocol.Get(m.Params, "progressToken"), c.pace.token)
+	return m.Method == protocol.MethodProgress && c.pace.token != nil && SameToken(protocol.Get(m.Params, "progressToken"), c.pace.token)
 }
 
 // Token returns the call's progress token as the requestor wrote it, or nil.
@@ -85,9 +86,17 @@ func (c *Call) Lost(ctx context.Context, stop func()) error {
 // LoseTicket notes that the answer with the ticket did not reach the requestor.
 func (c *Call) LoseTicket() {
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lost = true
+	c.kept.lose(c.ref)
+}
+
+// Cancel stops the work of a call that was handed off.
+func (c *Call) Cancel() {
+	c.mu.Lock()
 	ref := c.ref
 	c.mu.Unlock()
-	c.kept.lose(ref)
+	_, _ = c.engine.Cancel(context.Background(), ref) // fails only if it has ended
 }
 
 func (c *Call) handOff(ctx context.Context, lost bool, stop func()) (Answer, error) {
@@ -123,10 +132,10 @@ func (c *Call) handOff(ctx context.Context, lost bool, stop func()) (Answer, err
 	}
 	c.mu.Lock()
 	c.ref = t.Ref
-	c.mu.Unlock()
 	if creation.Key != "" {
-		c.kept.add(c.key, keptTask{t.Ref, lost})
+		c.kept.add(c.key, keptTask{t.Ref, lost || c.lost})
 	}
+	c.mu.Unlock()
 	c.about(ctx, t)
 	tool, known := c.session.about(c.tool)
 	return Answer{Result: c.session.names().Waiting(ticket.State{

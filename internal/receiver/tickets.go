@@ -93,9 +93,10 @@ func (r *Receiver) Ticketing(from *Requestor, result json.RawMessage) *TicketSes
 		return nil
 	}
 	version, _ := protocol.Unquote(protocol.Get(result, "protocolVersion"))
+	served := r.declares() || engine.KnowsTasks(result) // by us, or by the server itself
 	s := &TicketSession{
 		receiver: r,
-		tasks:    version == protocol.Version20251125 && r.declares() && engine.KnowsTasks(from.Initialize),
+		tasks:    version == protocol.Version20251125 && served && engine.KnowsTasks(from.Initialize),
 		list:     from.Identified,
 		tools:    map[string]listed{},
 	}
@@ -118,9 +119,6 @@ func (t Tickets) always() bool {
 	}
 	return t.Mode == TicketsAlways
 }
-
-// Alone reports whether tickets are all that the session's client knows of tasks.
-func (s *TicketSession) Alone() bool { return s != nil && !s.tasks && !s.uses.Load() }
 
 // Tickets reports whether any call may be answered with a ticket.
 func (r *Receiver) Tickets() bool { return r.tickets.any() }
@@ -154,7 +152,7 @@ func (s *TicketSession) Instruct(result json.RawMessage) json.RawMessage {
 	if !ok && protocol.Get(result, "instructions") != nil {
 		return result
 	}
-	text := s.names().Instruct(instructions)
+	text := ticket.Instruct(instructions)
 	if with, err := protocol.Set(result, "instructions", protocol.AppendString(nil, text)); err == nil {
 		return with
 	}
@@ -162,7 +160,7 @@ func (s *TicketSession) Instruct(result json.RawMessage) json.RawMessage {
 }
 
 func (s *TicketSession) names() ticket.Names {
-	return ticket.NamesFor(s.receiver.prefixed.Load(), s.list)
+	return ticket.NamesFor(int(s.receiver.prefixes.Load()), s.list)
 }
 
 // List returns a tools/list result with the ticket tools on its last page, and the tools that
@@ -188,14 +186,22 @@ func (s *TicketSession) List(result json.RawMessage) json.RawMessage {
 	return edited
 }
 
+// prefix has the ticket tools' names have at least as many prefixes as given.
+func (r *Receiver) prefix(n int32) {
+	for {
+		before := r.prefixes.Load()
+		if before >= n || r.prefixes.CompareAndSwap(before, n) {
+			return
+		}
+	}
+}
+
 func (s *TicketSession) describe(raw json.RawMessage) (json.RawMessage, error) {
 	tool, ok := ticket.Describe(raw)
 	if !ok {
 		return raw, nil
 	}
-	if ticket.IsName(tool.Name) {
-		s.receiver.prefixed.Store(true)
-	}
+	s.receiver.prefix(int32(ticket.Prefixes(tool.Name)))
 	support, _ := protocol.Unquote(protocol.Get(protocol.Get(raw, "execution"), "taskSupport"))
 	s.mu.Lock()
 	if len(s.tools) < maxListed {

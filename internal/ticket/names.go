@@ -3,6 +3,8 @@
 // tools listed so that such an answer fits them. It is pure: what is done is up to others.
 package ticket
 
+import "strings"
+
 // The names of the tools, and what is put before them where a server has tools of such names.
 const (
 	collect = "ticket_collect"
@@ -18,18 +20,13 @@ type Names struct {
 	List string
 }
 
-// NamesFor returns the names, prefixed if the server has tools of such names (see IsName), and
-// with or without the tool that lists.
-func NamesFor(prefixed, listed bool) Names {
-	n := Names{Collect: collect, Cancel: cancel}
+// NamesFor returns the names with a number of prefixes (see Prefixes), and with or without the
+// tool that lists.
+func NamesFor(prefixes int, listed bool) Names {
+	before := strings.Repeat(prefix, prefixes)
+	n := Names{Collect: before + collect, Cancel: before + cancel}
 	if listed {
-		n.List = list
-	}
-	if prefixed {
-		n.Collect, n.Cancel = prefix+n.Collect, prefix+n.Cancel
-		if listed {
-			n.List = prefix + n.List
-		}
+		n.List = before + list
 	}
 	return n
 }
@@ -39,5 +36,16 @@ func (n Names) Has(name string) bool {
 	return name != "" && (name == n.Collect || name == n.Cancel || name == n.List)
 }
 
-// IsName reports whether a server that has a tool of this name makes the names prefixed.
-func IsName(name string) bool { return name == collect || name == cancel || name == list }
+// Prefixes returns how many prefixes the names need beside a server's tool of the name given: more
+// than one if the server is itself behind one that gives tickets.
+func Prefixes(name string) int {
+	n := 1
+	for strings.HasPrefix(name, prefix) {
+		name = name[len(prefix):]
+		n++
+	}
+	if name == collect || name == cancel || name == list {
+		return n
+	}
+	return 0
+}

@@ -108,7 +108,7 @@ func FuzzAdapt(f *testing.F) {
 		[]any{}, "x", 1.0, true, nil,
 	}
 	var answer any = map[string]any{}
-	result := ticket.NamesFor(false, true).Waiting(ticket.State{Ticket: "T", Running: time.Second}, true)
+	result := ticket.NamesFor(0, true).Waiting(ticket.State{Ticket: "T", Running: time.Second}, true)
 	if err := json.Unmarshal(protocol.Get(result, "structuredContent"), &answer); err != nil {
 		f.Fatal(err)
 	}

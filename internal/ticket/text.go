@@ -39,7 +39,8 @@ type State struct {
 	Running time.Duration
 	// Progress is the last, "" for none.
 	Progress string
-	// Question is what it waits for the user's answer to, "" for none.
+	// Asks: it waits for the user's answer to Question, "" if that is not known.
+	Asks     bool
 	Question string
 	// Patience is how long the tool that collects waits. 0: until the call ends.
 	Patience time.Duration
@@ -61,10 +62,13 @@ func (n Names) Waiting(s State, structured bool) json.RawMessage {
 		b.WriteString(" Its last progress: " + quote(s.Progress, maxProgress) + ".")
 	}
 	status := working
-	if s.Question != "" {
+	if s.Asks {
 		status = inputRequired
-		b.WriteString(" It waits for the user's answer to " + quote(s.Question, maxQuestion) +
-			": the user is asked while " + n.Collect + " waits.")
+		b.WriteString(" It waits for the user's answer")
+		if s.Question != "" {
+			b.WriteString(" to " + quote(s.Question, maxQuestion))
+		}
+		b.WriteString(": the user is asked while " + n.Collect + " waits.")
 	}
 	b.WriteString(" Do not call " + tool + " again for this. To wait for its result and get it, call the tool " +
 		n.Collect + " with exactly " + argument + ". ")

@@ -35,12 +35,11 @@ func define(name, rest string) json.RawMessage {
 }
 
 // Instruct returns a server's instructions, "" for none, and one sentence more.
-func (n Names) Instruct(instructions string) string {
+func Instruct(instructions string) string {
 	if instructions != "" {
 		instructions += "\n\n"
 	}
-	return instructions + "A tool that takes long may answer with a ticket: its work goes on, so do not call it again, get the result with " +
-		n.Collect + "."
+	return instructions + "A tool that takes long may answer with a ticket: its work goes on, so do not call it again, do what the ticket says."
 }
 
 // Tool is what matters of a tool in a tools/list result.

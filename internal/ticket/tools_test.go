@@ -15,33 +15,36 @@ import (
 
 func TestNames(t *testing.T) {
 	for _, tc := range []struct {
-		prefixed, list bool
-		want           ticket.Names
+		prefixes int
+		list     bool
+		want     ticket.Names
 	}{
-		{false, true, ticket.Names{Collect: "ticket_collect", Cancel: "ticket_cancel", List: "ticket_list"}},
-		{false, false, ticket.Names{Collect: "ticket_collect", Cancel: "ticket_cancel"}},
-		{true, true, ticket.Names{Collect: "coatcheck_ticket_collect", Cancel: "coatcheck_ticket_cancel", List: "coatcheck_ticket_list"}},
-		{true, false, ticket.Names{Collect: "coatcheck_ticket_collect", Cancel: "coatcheck_ticket_cancel"}},
+		{0, true, ticket.Names{Collect: "ticket_collect", Cancel: "ticket_cancel", List: "ticket_list"}},
+		{0, false, ticket.Names{Collect: "ticket_collect", Cancel: "ticket_cancel"}},
+		{1, true, ticket.Names{Collect: "coatcheck_ticket_collect", Cancel: "coatcheck_ticket_cancel", List: "coatcheck_ticket_list"}},
+		{1, false, ticket.Names{Collect: "coatcheck_ticket_collect", Cancel: "coatcheck_ticket_cancel"}},
+		{2, false, ticket.Names{Collect: "coatcheck_coatcheck_ticket_collect", Cancel: "coatcheck_coatcheck_ticket_cancel"}},
 	} {
-		n := ticket.NamesFor(tc.prefixed, tc.list)
+		n := ticket.NamesFor(tc.prefixes, tc.list)
 		if n != tc.want {
-			t.Errorf("NamesFor(%t, %t) = %v", tc.prefixed, tc.list, n)
+			t.Errorf("NamesFor(%d, %t) = %v", tc.prefixes, tc.list, n)
 		}
 		for name, has := range map[string]bool{
 			n.Collect: true, n.Cancel: true, tc.want.List: tc.list, "": false,
-			"ticket_list": tc.list && !tc.prefixed, "coatcheck_ticket_list": tc.list && tc.prefixed,
-			"ticket_collect": !tc.prefixed, "coatcheck_ticket_collect": tc.prefixed, "slow_compute": false,
+			"ticket_list": tc.list && tc.prefixes == 0, "coatcheck_ticket_list": tc.list && tc.prefixes == 1,
+			"ticket_collect": tc.prefixes == 0, "coatcheck_ticket_collect": tc.prefixes == 1, "slow_compute": false,
 		} {
 			if n.Has(name) != has {
 				t.Errorf("%v.Has(%q) = %t", n, name, !has)
 			}
 		}
 	}
-	for name, is := range map[string]bool{
-		"ticket_collect": true, "ticket_cancel": true, "ticket_list": true, "": false, "coatcheck_ticket_list": false, "Ticket_list": false,
+	for name, want := range map[string]int{
+		"ticket_collect": 1, "ticket_cancel": 1, "ticket_list": 1, "coatcheck_ticket_list": 2, "coatcheck_coatcheck_ticket_cancel": 3,
+		"": 0, "Ticket_list": 0, "coatcheck_": 0, "coatcheck_ticket_lists": 0,
 	} {
-		if ticket.IsName(name) != is {
-			t.Errorf("IsName(%q) = %t", name, !is)
+		if got := ticket.Prefixes(name); got != want {
+			t.Errorf("Prefixes(%q) = %d, want %d", name, got, want)
 		}
 	}
 }
@@ -62,17 +65,21 @@ func TestTools(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range listed {
-		n := ticket.NamesFor(want.Prefixed, true)
+		prefixes := 0
+		if want.Prefixed {
+			prefixes = 1
+		}
+		n := ticket.NamesFor(prefixes, true)
 		if diff := cmp.Diff(want.Tools, n.Tools()); diff != "" {
 			t.Errorf("tools (-want +got):\n%s", diff)
 		}
-		if diff := cmp.Diff(want.Tools[:2], ticket.NamesFor(want.Prefixed, false).Tools()); diff != "" {
+		if diff := cmp.Diff(want.Tools[:2], ticket.NamesFor(prefixes, false).Tools()); diff != "" {
 			t.Errorf("tools without a list (-want +got):\n%s", diff)
 		}
-		if got := n.Instruct(""); got != want.Sentence {
+		if got := ticket.Instruct(""); got != want.Sentence {
 			t.Errorf("instructions: %q", got)
 		}
-		if got := n.Instruct("Be brief.\n"); got != "Be brief.\n\n\n"+want.Sentence {
+		if got := ticket.Instruct("Be brief.\n"); got != "Be brief.\n\n\n"+want.Sentence {
 			t.Errorf("more instructions: %q", got)
 		}
 		for i, tool := range n.Tools() {

@@ -32,6 +32,7 @@ type carried struct {
 
 	mu      sync.Mutex
 	state   carriedState
+	givenUp bool                // by the client, and the work is to end with that
 	w       http.ResponseWriter // the client's
 	header  http.Header         // the inner handler's
 	status  int                 // the same
@@ -127,7 +128,7 @@ func (c *carried) wait(req *http.Request, done <-chan any) {
 func (c *carried) due() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.state != attached {
+	if c.state != attached || c.givenUp {
 		return time.Hour
 	}
 	beat, over, next := c.call.Due(time.Now())
@@ -197,6 +198,7 @@ func (c *carried) lost() bool {
 		return attachedStill
 	}
 	if !c.hold() {
+		c.call.LoseTicket()
 		return false
 	}
 	err := c.call.Lost(c.request.Context(), c.stop)
@@ -210,11 +212,25 @@ func (c *carried) lost() bool {
 	return true
 }
 
-// hold has what the inner handler says wait. It reports false if the client has its answer.
+// giveUp deals with a client that gave up a call whose work is to end with that. It reports false
+// if the server must hear of it from the client.
+func (c *carried) giveUp() bool {
+	c.mu.Lock()
+	state := c.state
+	c.givenUp = true
+	c.mu.Unlock()
+	if state == handed {
+		c.call.Cancel()
+	}
+	return state == handing || state == handed
+}
+
+// hold has what the inner handler says wait. It reports false if the client has its answer, or
+// wants none.
 func (c *carried) hold() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.state != attached || c.began && !c.own && !c.stream {
+	if c.state != attached || c.givenUp || c.began && !c.own && !c.stream {
 		return false
 	}
 	c.state = handing
@@ -228,6 +244,9 @@ func (c *carried) release() {
 		_ = c.pass(event) // fails only when nobody reads any more
 	}
 	c.held = nil
+	if c.givenUp {
+		go c.stop()
+	}
 }
 
 // toTask has the task hear what the server says from here on, and what it asks already.
@@ -241,6 +260,9 @@ func (c *carried) toTask() {
 		c.tell(event)
 	}
 	c.held = nil
+	if c.givenUp {
+		go c.call.Cancel()
+	}
 }
 
 // tell has the task hear an event.

@@ -15,12 +15,15 @@ import (
 // lines are the plain calls of a connection that the server is at and that may become tasks, or
 // have.
 type lines struct {
-	mu    sync.Mutex
-	calls map[jsonrpc.ID]*line
-	empty chan struct{} // closed when there are none; nil if nobody waits for that
+	mu      sync.Mutex
+	calls   map[jsonrpc.ID]*line
+	stopped map[jsonrpc.ID]json.RawMessage // whose answer nobody waits for any more, with their progress tokens
+	empty   chan struct{}                  // closed when there are no calls; nil if nobody waits for that
 }
 
-func newLines() *lines { return &lines{calls: map[jsonrpc.ID]*line{}} }
+func newLines() *lines {
+	return &lines{calls: map[jsonrpc.ID]*line{}, stopped: map[jsonrpc.ID]json.RawMessage{}}
+}
 
 // line is carried for a connection. What a server asks is not told apart by call there: it passes.
 type line struct {
@@ -29,15 +32,17 @@ type line struct {
 	call  *receiver.Call
 	timer *time.Timer
 
-	mu    sync.Mutex
-	state carriedState
-	held  []jsonrpc.Message // that came while the call was being handed off
+	mu      sync.Mutex
+	state   carriedState
+	givenUp bool              // by the client, and the work is to end with that
+	held    []jsonrpc.Message // that came while the call was being handed off
 }
 
 func (ls *lines) add(l *line) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	ls.calls[l.id] = l
+	delete(ls.stopped, l.id)
 }
 
 func (ls *lines) get(id jsonrpc.ID) *line {
@@ -46,16 +51,42 @@ func (ls *lines) get(id jsonrpc.ID) *line {
 	return ls.calls[id]
 }
 
-// reporting returns the call whose progress a notification is about, or nil.
-func (ls *lines) reporting(m *protocol.Message) *line {
+// reporting returns the call whose progress a notification is about, if there is one, and whether
+// that was stopped.
+func (ls *lines) reporting(m *protocol.Message) (l *line, stopped bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	for _, l := range ls.calls {
 		if l.call.IsProgress(m) {
-			return l
+			return l, false
 		}
 	}
-	return nil
+	about := protocol.Get(m.Params, "progressToken")
+	for _, token := range ls.stopped {
+		if token != nil && receiver.SameToken(about, token) {
+			return nil, true
+		}
+	}
+	return nil, false
+}
+
+// answered reports whether a call was stopped whose answer this is.
+func (ls *lines) answered(id jsonrpc.ID) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	_, ok := ls.stopped[id]
+	delete(ls.stopped, id)
+	return ok
+}
+
+// stop takes out a call whose client has its answer: that of the server is no longer for it.
+func (ls *lines) stop(l *line) {
+	ls.mu.Lock()
+	if ls.calls[l.id] == l {
+		ls.stopped[l.id] = l.call.Token()
+	}
+	ls.mu.Unlock()
+	ls.remove(l.id)
 }
 
 func (ls *lines) remove(id jsonrpc.ID) {
@@ -157,6 +188,42 @@ func (l *line) lose() {
 	l.toTask()
 }
 
+// giveUp deals with a client that gave up a call whose work is to end with that. It reports false
+// if the server must hear of it from the client.
+func (l *line) giveUp() bool {
+	l.mu.Lock()
+	state := l.state
+	l.givenUp = true
+	if state == attached {
+		l.settle()
+	}
+	l.mu.Unlock()
+	if state == handed {
+		l.call.Cancel()
+	}
+	return state == handing || state == handed
+}
+
+// leave deals with a client that is gone: work that is to end with that does so with the connection.
+func (l *line) leave() {
+	if !l.call.Keeps() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.state == attached {
+			l.settle()
+		}
+		return
+	}
+	l.lose()
+}
+
+// settle has what the server says pass.
+func (l *line) settle() {
+	l.state = settled
+	l.timer.Stop()
+	l.conn.lines.remove(l.id)
+}
+
 // release has the client hear again.
 func (l *line) release() {
 	l.state = attached
@@ -164,7 +231,12 @@ func (l *line) release() {
 		l.pass(msg)
 	}
 	l.held = nil
-	if l.state == attached {
+	switch {
+	case l.state != attached:
+	case l.givenUp:
+		l.settle()
+		go l.conn.cancel(l.id)
+	default:
 		_, _, next := l.call.Due(time.Now())
 		l.timer.Reset(next)
 	}
@@ -173,8 +245,7 @@ func (l *line) release() {
 func (l *line) pass(msg jsonrpc.Message) {
 	switch msg := msg.(type) {
 	case *jsonrpc.Response:
-		l.state = settled
-		l.conn.lines.remove(l.id)
+		l.settle()
 	case *jsonrpc.Request:
 		if !l.call.Progress(msg.Params) {
 			return
@@ -189,6 +260,9 @@ func (l *line) toTask() {
 		l.tell(msg)
 	}
 	l.held = nil
+	if l.givenUp {
+		go l.call.Cancel()
+	}
 }
 
 // tell has the task hear a message.
@@ -221,20 +295,23 @@ func (l *line) hear(msg jsonrpc.Message) bool {
 	}
 	switch msg := msg.(type) {
 	case *jsonrpc.Response:
-		l.state = settled
-		l.timer.Stop()
-		l.conn.lines.remove(l.id)
+		l.settle()
 	case *jsonrpc.Request:
 		return !l.call.Progress(msg.Params)
 	}
 	return false
 }
 
-// stop ends the work: the server is told, by a message that the client never sent.
+// stop ends the work.
 func (l *line) stop() {
-	params := append(append(json.RawMessage(`{"requestId":`), protocol.Marshal(l.id.Raw())...), '}')
-	l.conn.inject(&jsonrpc.Request{Method: protocol.MethodCancelled, Params: params})
-	l.conn.lines.remove(l.id)
+	l.conn.lines.stop(l)
+	l.conn.cancel(l.id)
+}
+
+// cancel tells the server to stop a call, by a message that the client never sent.
+func (c *conn) cancel(id jsonrpc.ID) {
+	params := append(append(json.RawMessage(`{"requestId":`), protocol.Marshal(id.Raw())...), '}')
+	c.inject(&jsonrpc.Request{Method: protocol.MethodCancelled, Params: params})
 }
 
 // hears takes a message of the server's that is about a plain call, and reports whether it goes no
@@ -245,13 +322,16 @@ func (c *conn) hears(msg jsonrpc.Message) bool {
 		if l := c.lines.get(msg.ID); l != nil {
 			return l.hear(msg)
 		}
+		return c.lines.answered(msg.ID)
 	case *jsonrpc.Request:
 		if msg.Method != protocol.MethodProgress {
 			return false
 		}
-		if l := c.lines.reporting(&protocol.Message{Method: msg.Method, Params: msg.Params}); l != nil {
+		l, stopped := c.lines.reporting(&protocol.Message{Method: msg.Method, Params: msg.Params})
+		if l != nil {
 			return l.hear(msg)
 		}
+		return stopped
 	}
 	return false
 }
@@ -260,11 +340,7 @@ func (c *conn) hears(msg jsonrpc.Message) bool {
 func (c *conn) linger() {
 	calls, empty := c.lines.all()
 	for _, l := range calls {
-		if l.call.Keeps() {
-			l.lose()
-		} else {
-			l.stop()
-		}
+		l.leave()
 	}
 	if len(calls) == 0 || c.grace <= 0 {
 		return

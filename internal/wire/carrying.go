@@ -61,14 +61,17 @@ func (cs *carrying) remove(c *carried) {
 	}
 }
 
-// cancel tells a call that its client gave it up, and reports whether its work goes on all the
-// same, so that the server must not hear of it.
+// cancel tells a call that its client gave it up, and reports whether the server must not hear of
+// that: the work goes on all the same, or is a task's by now.
 func (cs *carrying) cancel(scope string, id json.RawMessage) bool {
 	cs.mu.Lock()
 	c := cs.calls[wait{scope, string(id)}]
 	cs.mu.Unlock()
-	if c == nil || !c.call.Keeps() {
+	switch {
+	case c == nil:
 		return false
+	case !c.call.Keeps():
+		return c.giveUp()
 	}
 	if c.lost() { // before a repeat can come
 		close(c.gone)

@@ -27,7 +27,7 @@ func (h *handler) listen(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	s.opened = func() {
-		if !tasks || known.ticketing().Alone() { // its client knows nothing of tasks
+		if !tasks {
 			return
 		}
 		outlet := h.receiver.Outlet(h.requestor(req, known))

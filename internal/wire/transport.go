@@ -330,8 +330,11 @@ func (c *conn) cancelled(id json.RawMessage) bool {
 		return false
 	}
 	l := c.lines.get(key)
-	if l == nil || !l.call.Keeps() {
+	switch {
+	case l == nil:
 		return false
+	case !l.call.Keeps():
+		return l.giveUp()
 	}
 	l.lose() // before a repeat can come
 	return true
@@ -379,7 +382,7 @@ func (c *conn) negotiated(resp *jsonrpc.Response) {
 func (c *conn) listened() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.tasks && !c.tickets.Alone() {
+	if c.tasks {
 		c.speak.Do(func() { c.answers.Go(c.speakUp) })
 	}
 }
