@@ -258,7 +258,7 @@ type processCounter struct {
 
 func openProcess(s setup) (*processCounter, error) {
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), scriptedProcess+"="+string(protocol.Marshal(s)))
+	cmd.Env = append(os.Environ(), scriptedProcess+"="+string(protocol.Marshal(s)), "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
