@@ -376,16 +376,26 @@ func (w *world) list(s *session) (all map[string]string) {
 	return all
 }
 
-// unticketed returns the work that a ticket is of which nobody was told; nil if there is none yet.
+// unticketed returns the work that a ticket is of which nobody was told; nil if it may be one of
+// several.
 func (w *world) unticketed(who, tool, status string) *work {
-	for _, sure := range []certainty{yes, maybe} {
-		for _, work := range w.works {
-			if work.who == who && work.tool.name == tool && work.ticket == "" && work.stored == sure && slices.Contains(work.statuses(), status) {
-				return work
-			}
+	var sure, all []*work
+	for _, work := range w.works {
+		if work.who != who || work.tool.name != tool || work.ticket != "" || work.stored == no || !slices.Contains(work.statuses(), status) {
+			continue
+		}
+		if all = append(all, work); work.stored == yes {
+			sure = append(sure, work)
 		}
 	}
-	w.Fatalf("a ticket of %s that nobody has: %s, %s", who, tool, status)
+	switch {
+	case len(sure) == 1:
+		return sure[0]
+	case len(all) == 0:
+		w.Fatalf("a ticket of %s that nobody has: %s, %s", who, tool, status)
+	case len(all) == 1:
+		return all[0]
+	}
 	return nil
 }
 

@@ -17,8 +17,8 @@ import (
 // principal learns anything of another's (SEC-1). How long a run takes is drawn as what happens
 // before its end.
 func TestTicketsProperty(t *testing.T) {
-	for _, p := range []place{libraryOverHTTP, gatewayToURL, libraryOverStdio} {
-		t.Run(p.name, func(t *testing.T) { checkTickets(t, p, 12, false) })
+	for p, checks := range map[*place]int{&libraryOverHTTP: 24, &gatewayToURL: 12, &libraryOverStdio: 6} {
+		t.Run(p.name, func(t *testing.T) { checkTickets(t, *p, checks, false) })
 	}
 }
 
@@ -48,6 +48,9 @@ func checkTickets(t *testing.T, p place, checks int, kill bool) {
 			"restart":  func(rt *rapid.T) { w.drawRestart(rt, kill) },
 		}
 		rt.Repeat(actions)
+		if kill {
+			w.restart(true)
+		}
 		w.finish()
 	})
 }
