@@ -128,7 +128,7 @@ func (w *world) close() {
 		<-a.done
 	}
 	if w.counter != nil {
-		if err := w.counter.close(false, w.release); err != nil {
+		if err := w.counter.close(false, w.office.release); err != nil {
 			w.Error("close:", err)
 		}
 	}
@@ -225,17 +225,20 @@ func (w *world) met(a *attempt, mayJoin bool) *run {
 	}
 	for {
 		began, changed := w.office.of(a.call)
-		a.session.inbox.mu.Lock()
-		arrived := a.session.inbox.arrived
-		a.session.inbox.mu.Unlock()
+		in := a.session.inbox
+		in.mu.Lock()
+		arrived := in.arrived
+		in.mu.Unlock()
+		done := a.done
 		switch {
 		case a.call > 0 && len(began) > 0:
 			return began[0]
 		case mayJoin && (a.answered() || len(a.session.seen(waits)) > 0):
 			return nil
-		}
-		done := a.done
-		if !mayJoin {
+		case !mayJoin && a.answered():
+			if !w.newTicket(a) {
+				w.Fatalf("call %d of %s was to run, and got %s %v", a.call, a.session.who, a.reply.Result, a.err)
+			}
 			done = nil
 		}
 		select {

@@ -142,7 +142,7 @@ func (c *webCounter) close(_ bool, while func()) error {
 	c.web.CloseClientConnections()
 	c.web.Close()
 	err := c.rt.Close(context.Background())
-	while()
+	while() // work does not end by itself that was not stopped
 	for session := range c.server.Sessions() {
 		_ = session.Close()
 	}

@@ -160,6 +160,18 @@ func (o *office) count() int {
 	return len(o.runs)
 }
 
+// release has all runs end.
+func (o *office) release() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, r := range o.runs {
+		select {
+		case r.orders <- order{Text: "released"}:
+		default: // it was told enough
+		}
+	}
+}
+
 func (o *office) close() {
 	o.web.CloseClientConnections()
 	o.web.Close()
