@@ -65,7 +65,10 @@ func (w *world) restart(kill bool) {
 			work.fate = orphaned
 		case kill:
 			work.fate, work.stored = interrupted, no
-		default: // what was not stored may have been lost first
+		default: // what was not stored may have been lost first, and so be what repeats are taken to
+			if before := w.kept[work.callKey]; before != nil && work.stored != yes {
+				before.held = min(before.held, maybe)
+			}
 			work.fate, work.stored = interrupted, max(work.stored, maybe)
 		}
 	}

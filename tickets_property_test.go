@@ -158,8 +158,7 @@ func (w *world) call(rt *rapid.T, key callKey) {
 		} else if sure {
 			w.Fatalf("call %d ran, and was to join %v", a.call, before)
 		}
-		before.lost = min(before.lost, maybe)
-		if before.lost == no || before.held == yes {
+		if before.held == yes {
 			before.lost = no
 		}
 	}
