@@ -116,6 +116,7 @@ func (s setup) openRuntime() (*coatcheck.Runtime, *mcp.Server, http.Handler, err
 func connectTo(url, who, token string) *session {
 	transport := &http.Transport{}
 	h := &httpPeer{url: url, token: token, version: protocol.Version20251125, client: &http.Client{Transport: transport}, inbox: newInbox()}
+	h.whole = true
 	return &session{peer: &peer{round: h.round, inbox: h.inbox, http: true, web: h}, who: who, hangUp: transport.CloseIdleConnections}
 }
 
