@@ -44,6 +44,7 @@ type work struct {
 	held   certainty // nobody has collected it; yes until somebody did
 	fate   fate
 	end    order // if it ended
+	raced  bool  // it ended as its client hung up: a restart may have come before that was stored
 	got    int   // how often its outcome was given to its requestor
 }
 
@@ -307,7 +308,7 @@ func (w *world) settle(a *attempt) {
 		}
 	case status == "cancelled" && work.fate == cancelled:
 		w.ticketed(work, id)
-	case status == "interrupted" && (work.fate == interrupted || work.fate == orphaned):
+	case status == "interrupted" && (work.fate == interrupted || work.fate == orphaned || work.raced):
 		w.ticketed(work, id)
 		work.fate = interrupted
 	case status == "" && work.fate == ended:
@@ -416,6 +417,9 @@ func (w *work) statuses() []string {
 	case stopped:
 		return nil
 	case ended:
+		if w.raced {
+			return []string{"working", "completed", "failed"}
+		}
 		if w.end.IsError || w.end.Refuse {
 			return []string{"working", "failed"}
 		}

@@ -274,7 +274,7 @@ func (w *world) drawEndLost(rt *rapid.T) {
 		w.until(work, true)
 		return
 	}
-	work.stored, work.held = maybe, maybe // an answer may have been on its way
+	work.stored, work.held, work.raced = maybe, maybe, true // an answer may have been on its way
 }
 
 func (w *world) drawLose(rt *rapid.T) {
