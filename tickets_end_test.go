@@ -32,7 +32,7 @@ func (s *session) leave() error {
 
 // drawRestart ends the place and opens it again on what it has stored.
 func (w *world) drawRestart(rt *rapid.T, kill bool) {
-	if rapid.IntRange(0, 2).Draw(rt, "restart") != 0 {
+	if !rapid.Bool().Draw(rt, "restart") {
 		rt.Skip("not so often")
 	}
 	kill = kill && rapid.Bool().Draw(rt, "kill")

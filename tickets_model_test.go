@@ -25,6 +25,7 @@ type world struct {
 	calls    int // so far
 	works    []*work
 	kept     map[callKey]*work // what a repeat is taken to, if anything
+	vague    map[callKey]bool  // nobody can tell what that is
 	attempts []*attempt        // that have no answer yet
 	tickets  map[string]*work
 }
@@ -109,7 +110,7 @@ const longest = 20 * time.Second // that anything takes
 
 // newWorld returns a world that is to be opened, and closed.
 func newWorld(t rapid.TB, p place, dir string, reattach time.Duration) *world {
-	w := &world{TB: t, place: p, office: newOffice(), kept: map[callKey]*work{}, tickets: map[string]*work{}}
+	w := &world{TB: t, place: p, office: newOffice(), kept: map[callKey]*work{}, vague: map[callKey]bool{}, tickets: map[string]*work{}}
 	w.setup = setup{Dir: dir, Office: w.office.web.URL, Reattach: reattach}
 	return w
 }

@@ -137,7 +137,7 @@ func (w *world) call(rt *rapid.T, key callKey) {
 	tool := scriptedTools[slices.IndexFunc(scriptedTools, func(t *scripted) bool { return t.name == key.tool })]
 	before, sure := w.joins(key, s)
 	waits := before != nil && before.fate != ended && !tool.brief // silently, if it joins
-	if waits && !sure {
+	if waits && !sure || w.vague[key] {
 		rt.Skip("nobody could tell whether it joined")
 	}
 	w.calls++
@@ -274,7 +274,9 @@ func (w *world) drawEndLost(rt *rapid.T) {
 		w.until(work, true)
 		return
 	}
-	work.stored, work.held, work.raced = maybe, maybe, true // an answer may have been on its way
+	// An answer may have been on its way; if not, nobody can tell when it becomes a task.
+	work.stored, work.held, work.raced = maybe, maybe, true
+	w.vague[work.callKey] = true
 }
 
 func (w *world) drawLose(rt *rapid.T) {
