@@ -329,6 +329,9 @@ func (w *world) cancelCall(a *attempt) {
 	if _, err := a.session.round(context.Background(), message); err != nil {
 		w.Fatal("notifications/cancelled:", err)
 	}
+	if w.place.alone { // it has no answer: that of what comes after it will do
+		w.ask(a.session, "ping", `{}`)
+	}
 }
 
 func (w *world) drawCollect(rt *rapid.T) {
