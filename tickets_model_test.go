@@ -457,9 +457,10 @@ var ofSomebody = regexp.MustCompile(`\d+ of ([a-z]+)`)
 // ran twice.
 func (w *world) check() {
 	for _, s := range w.sessions {
-		s.inbox.mu.Lock()
-		all := s.inbox.all[s.heard:]
-		s.inbox.mu.Unlock()
+		in := s.inbox
+		in.mu.Lock()
+		all := in.all[s.heard:]
+		in.mu.Unlock()
 		s.heard += len(all)
 		for _, m := range all {
 			w.private(s.who, string(m.raw), "")
