@@ -59,7 +59,7 @@ func openGatewayURL(t *testing.T, s settings, c gateway.Config) string {
 	c.Listen, c.Store, c.Support = "127.0.0.1:0", s.Database, protocol.Optional
 	c.DefaultTTL, c.MaxTTL, c.MinRetention = time.Hour, 24*time.Hour, time.Minute
 	c.PushInput, c.NoStatusNotifications, c.Processes = s.PushInput, s.NoStatus, 2
-	c.Tools = map[string]protocol.TaskSupport{"hold": protocol.Required}
+	c.Tools = map[string]protocol.TaskSupport{"hold": protocol.Required, "must": protocol.Required}
 	c.Limits, c.Tickets = s.policy(), s.Tickets
 	c.Ready = func(address string) { ready <- "http://" + address + "/mcp" }
 	ctx, cancel := context.WithCancel(context.Background())

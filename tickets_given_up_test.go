@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -101,11 +102,14 @@ func TestLeavingCalls(t *testing.T) {
 	}
 }
 
+// oneServer are those faces whose tasks and plain calls reach one process: a gateway to a command
+// runs each task in a process of its own.
+var oneServer = append(slices.Clip(faces), allFaces[4])
+
 // A tool that runs only as a task is run as one for a client that knows nothing of tasks (TOOL-4),
 // and all that holds for tickets holds for its.
 func TestTicketOfARequiredTool(t *testing.T) {
 	const hold = `{"name":"hold","arguments":{"key":%q}}`
-	oneServer := append(slices.Clip(faces), allFaces[4]) // a gateway to a command runs a task in a process of its own
 	onFaces(t, oneServer, settings{Tickets: soon()}, func(t *testing.T, connect func(string) *peer) {
 		p := connect("alice")
 		id := p.handIn(fmt.Sprintf(hold, "a"))
@@ -147,4 +151,52 @@ func (p *peer) loseCall(params, key string) {
 	p.notify(protocol.MethodCancelled, cancelledParams(id))
 	cancel()
 	<-lost
+}
+
+// Calls that are made at the same time are as many runs, however equal they are.
+func TestSameCallAtOnce(t *testing.T) {
+	onFaces(t, oneServer, settings{Tickets: soon()}, func(t *testing.T, connect func(string) *peer) {
+		p := connect("alice")
+		const calls, rounds = 8, 10
+		for range rounds {
+			var wg sync.WaitGroup
+			for range calls {
+				wg.Go(func() {
+					if r := p.plainly(`{"name":"must","arguments":{"key":"x"}}`); !strings.Contains(string(r.Result), "echo x") {
+						t.Errorf("got %s %v", r.Result, r.Error)
+					}
+				})
+			}
+			wg.Wait()
+		}
+		if r := p.tool("runs", "mustx"); !strings.Contains(string(r.Result), `"80"`) {
+			t.Errorf("runs: %s", r.Result)
+		}
+	})
+}
+
+// Where as many tasks run, or are stored, as may be, there is no ticket: the client waits on, and
+// gets its result (RSC-1).
+func TestNoRoomForATicket(t *testing.T) {
+	for name, limits := range map[string]*coatcheck.Limits{"running": {Running: 1}, "stored": {Tasks: 1}} {
+		t.Run(name, func(t *testing.T) {
+			onAllFaces(t, settings{Tickets: soon(), Limits: limits}, func(t *testing.T, connect func(string) *peer) {
+				p := connect("alice")
+				id := p.handIn(gateA)
+				answer := make(chan reply, 1)
+				call := p.nextID()
+				go func() {
+					r, _ := p.callContext(context.Background(), call, "tools/call", `{"name":"gate","arguments":{"key":"b"}}`)
+					answer <- r
+				}()
+				p.tool("started", "b")
+				p.collect(id) // waits as long as b's patience lasts
+				p.collect(id)
+				p.tool("open", "b")
+				wantText(t, <-answer, "opened b")
+				p.tool("open", "a")
+				wantText(t, p.collected(id), "opened a")
+			})
+		})
+	}
 }

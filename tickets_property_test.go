@@ -309,7 +309,7 @@ func (w *world) lose(rt *rapid.T, a *attempt) {
 		work.fate, work.stored = stopped, no
 		w.halted(work)
 	case own:
-		if !told && (work.tool.brief || work.tool.required) {
+		if !told && (work.tool.brief || work.tool.required) || work.tool.brief && work.tool.required {
 			lost = maybe // a ticket may have been on its way; nor can be seen when it is noticed
 		}
 		if work.tool.required {

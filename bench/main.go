@@ -1,7 +1,7 @@
 // Command bench measures Coatcheck against a bare net/http handler, the SDK's own handler
 // and mcp-go: one run, one load generator, alternating rounds, a table of ratios.
 //
-//	cd bench && go run .            # some four minutes
+//	cd bench && go run .            # some seven minutes
 //	cd bench && go run . -short     # a few seconds, to see that it works
 package main
 
@@ -20,7 +20,7 @@ func main() {
 	short := flag.Bool("short", false, "short rounds, for a look whether it works")
 	round := flag.Duration("round", time.Second, "how long a round lasts")
 	rounds := flag.Int("rounds", 11, "rounds for each target")
-	only := flag.String("only", "", "one of get, create, sdk, stored, figures")
+	only := flag.String("only", "", "one of get, create, sdk, plain, stored, figures")
 	flag.Parse()
 	s := settings{round: *round, rounds: *rounds, connections: 32, stored: 100_000, heap: 50_000, waiting: 10_000, wakes: 1_000}
 	if *short {

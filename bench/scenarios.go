@@ -55,9 +55,10 @@ func (b *bench) close() {
 
 func (b *bench) db(name string) string { return filepath.Join(b.dir, name+".db") }
 
-// coatcheck starts a Coatcheck server on a database, running tasks natively or with the SDK.
-func (b *bench) coatcheck(db, runner string) (*process, error) {
-	return b.started(start(b.measured, "-db", b.db(db), runner))
+// coatcheck starts a Coatcheck server on a database, running tasks natively or with the SDK, with
+// more flags and arguments.
+func (b *bench) coatcheck(db string, args ...string) (*process, error) {
+	return b.started(start(b.measured, append([]string{"-db", b.db(db)}, args...)...))
 }
 
 func (b *bench) other(name string) (*process, error) { return b.started(start(b.self, "serve", name)) }
@@ -90,7 +91,7 @@ func (b *bench) throughput(out io.Writer) error {
 	for _, scenario := range []struct {
 		name string
 		run  func(io.Writer) error
-	}{{"get", b.get}, {"create", b.create}, {"sdk", b.sdk}, {"stored", b.stored}} {
+	}{{"get", b.get}, {"create", b.create}, {"sdk", b.sdk}, {"plain", b.plain}, {"stored", b.stored}} {
 		if b.only != "" && b.only != scenario.name {
 			continue
 		}

@@ -19,7 +19,7 @@ import (
 const patience = time.Minute
 
 func TestMain(m *testing.M) {
-	testscript.Main(leakTest{m}, map[string]func(){"coatcheck": main, "asking-server": askingServer, "sampling-server": samplingServerMain, "make-certificate": makeCertificate})
+	testscript.Main(leakTest{m}, map[string]func(){"coatcheck": main, "asking-server": askingServer, "sampling-server": samplingServerMain, "make-certificate": makeCertificate, "counted-server": countedServer})
 }
 
 // leakTest runs the tests and fails if goroutines are left.

@@ -19,6 +19,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/coatcheck/coatcheck/internal/engine"
+	"github.com/coatcheck/coatcheck/internal/gateway"
 	"github.com/coatcheck/coatcheck/internal/limit"
 	"github.com/coatcheck/coatcheck/internal/node"
 	"github.com/coatcheck/coatcheck/internal/receiver"
@@ -34,6 +35,8 @@ func main() {
 	db := flag.String("db", "", "the database file")
 	n := flag.Int("n", 0, "how many tasks")
 	waiters := flag.Int("waiters", 1, "how many wait at a time")
+	tickets := flag.String("tickets", "off", "whose plain calls may be answered with a ticket: off or auto")
+	required := flag.Bool("required", false, "with tickets, run plain calls as tasks from the start")
 	profile := flag.String("profile", os.Getenv("BENCH_PROFILE"), "write a CPU profile of the first ten seconds of serving")
 	flag.Parse()
 	if *profile != "" {
@@ -49,9 +52,11 @@ func main() {
 	var err error
 	switch flag.Arg(0) {
 	case "native":
-		err = serve(*db, noop{})
+		err = serve(*db, noop{}, *tickets, *required)
 	case "sdk":
-		err = serve(*db, upstream.InProcess(server(), nil, upstream.Never))
+		err = serve(*db, upstream.InProcess(server(), nil, upstream.Never), *tickets, *required)
+	case "gateway":
+		err = serveGateway(*db, flag.Arg(1), *tickets, *required)
 	case "fill":
 		err = fill(*db, *n)
 	case "heap":
@@ -86,9 +91,22 @@ func server() *mcp.Server {
 }
 
 func open(db string, runner engine.Runner) (*node.Node, error) {
+	return openWith(db, runner, "off", false)
+}
+
+func openWith(db string, runner engine.Runner, tickets string, required bool) (*node.Node, error) {
 	return node.Open(context.Background(), node.Config{
-		Database: "sqlite:" + db, Runner: runner, Tools: receiver.Tools{Default: protocol.Optional}, Limits: wide(),
+		Database: "sqlite:" + db, Runner: runner, Limits: wide(),
+		Tools:   receiver.Tools{Default: protocol.Optional, ByName: tools(required)},
+		Tickets: receiver.Tickets{Mode: receiver.TicketMode(tickets)},
 	})
+}
+
+func tools(required bool) map[string]protocol.TaskSupport {
+	if required {
+		return map[string]protocol.TaskSupport{"noop": protocol.Required}
+	}
+	return nil
 }
 
 // wide are limits that are counted, as any, but not reached.
@@ -105,8 +123,8 @@ func wide() *limit.Policy {
 
 // serve prints the address it listens on. In front of an SDK server it is its handler that
 // everything else goes to.
-func serve(db string, runner engine.Runner) error {
-	n, err := open(db, runner)
+func serve(db string, runner engine.Runner, tickets string, required bool) error {
+	n, err := openWith(db, runner, tickets, required)
 	if err != nil {
 		return err
 	}
@@ -118,6 +136,17 @@ func serve(db string, runner engine.Runner) error {
 	}
 	fmt.Println(listener.Addr())
 	return http.Serve(listener, wire.Handler(inner, n.Receiver, nil))
+}
+
+// serveGateway is a gateway for one user in front of a URL, and prints the address it listens on.
+func serveGateway(db, url, tickets string, required bool) error {
+	return gateway.Serve(context.Background(), gateway.Config{
+		URL: url, Listen: "127.0.0.1:0", Store: "sqlite:" + db, SingleUser: true, Limits: wide(), Processes: 1,
+		Support: protocol.Optional, Tools: tools(required), Tickets: receiver.Tickets{Mode: receiver.TicketMode(tickets)},
+		DefaultTTL: time.Hour, MaxTTL: 24 * time.Hour, MinRetention: time.Minute, PollInterval: time.Second, SessionIdle: time.Hour,
+		Guard: gateway.Guard{Connections: 4096, Sessions: 1 << 20},
+		Ready: func(address string) { fmt.Println(address) },
+	})
 }
 
 // fill stores n finished tasks, seed-0 and on.

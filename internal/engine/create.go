@@ -26,9 +26,7 @@ type Creation struct {
 	Request  task.Request
 	Lifetime Lifetime
 	Key      string // idempotency key; "" is none (requirements C.8)
-	// Anew has a create whose Key the principal used before refused, with ErrKeyReused, even if
-	// it is the same request: it is known to be another call.
-	Anew bool
+	Fresh    bool   // a repeat by Key is refused, with ErrKeyReused
 	// Immediate is how long Immediate may wait for what the model is told for now (CRE-4);
 	// 0 is not at all.
 	Immediate time.Duration
@@ -45,7 +43,7 @@ type Creation struct {
 // Create makes a task, durable when it returns, and starts its work (CRE-1, CRE-3), or has it
 // wait for its turn (RSC-1). If the principal has a task with the same idempotency key it
 // returns that one.
-// Errors: ErrShutdown, ErrKeyReused (with Ongoing or Anew also for a repeat), a *LimitError, or one of
+// Errors: ErrShutdown, ErrKeyReused (with Fresh also for a repeat), a *LimitError, or one of
 // the store's.
 func (e *Engine) Create(ctx context.Context, c Creation) (*task.Task, error) {
 	ctx = By(ctx, c.Caller)
@@ -181,7 +179,7 @@ func (e *Engine) dismiss(l *live) {
 
 // repeated answers a create whose key the principal used before.
 func (e *Engine) repeated(ctx context.Context, c Creation, existing *task.Task) (*task.Task, error) {
-	if c.Ongoing != nil || c.Anew {
+	if c.Fresh {
 		return nil, ErrKeyReused
 	}
 	now := e.now()

@@ -116,7 +116,7 @@ func TestCommandSpeaks(t *testing.T) {
 
 // Each session has its own process, which ends with it.
 func TestCommandSessions(t *testing.T) {
-	url := serve(t, Config{Command: []string{"raw"}, SessionIdle: 300 * time.Millisecond})
+	url := serve(t, Config{Command: []string{"raw"}, SessionIdle: 2 * time.Second})
 	a, b := newClient(t, url), newClient(t, url)
 	for range 4 {
 		a.post(`{"jsonrpc":"2.0","method":"notifications/vendor"}`)

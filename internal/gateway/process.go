@@ -247,10 +247,11 @@ func (s *processSession) end(why error) {
 	}
 	s.stop()
 	_ = s.front.Close()
-	s.pumps.Go(func() {
+	go func() {
 		_ = s.back.Close() // waits for the process
+		s.pumps.Wait()
 		s.gone()
-	})
+	}()
 }
 
 // eventWriter is the response to a call. The transport writes whole events to it, so that

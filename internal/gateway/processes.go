@@ -39,9 +39,10 @@ type processes struct {
 	// principal returns whose request it is: only who began a session has it (SEC-1).
 	principal func(*http.Request) (task.Principal, bool)
 
-	mu     sync.Mutex
-	byID   map[string]*processSession
-	closed bool
+	mu      sync.Mutex
+	byID    map[string]*processSession
+	closed  bool
+	running sync.WaitGroup // processes, those of sessions that have ended included
 }
 
 func newProcesses(command func() *exec.Cmd, idle time.Duration, places *places, holder func(*http.Request) string, principal func(*http.Request) (task.Principal, bool), log *slog.Logger) *processes {
@@ -60,9 +61,7 @@ func (p *processes) Close() {
 	for _, s := range all {
 		s.end(errors.New("the gateway is shutting down"))
 	}
-	for _, s := range all {
-		s.pumps.Wait()
-	}
+	p.running.Wait()
 }
 
 // count returns how many sessions live.
@@ -160,21 +159,35 @@ func refuseSession(w http.ResponseWriter, id []byte) {
 // start begins a principal's session with a new process. gone is called when the process has
 // ended, or there will be none.
 func (p *processes) start(ctx context.Context, owner task.Principal, gone func()) (*processSession, error) {
+	p.mu.Lock()
+	closed := p.closed
+	if !closed {
+		p.running.Add(1)
+	}
+	p.mu.Unlock()
+	if closed {
+		gone()
+		return nil, session.ErrClosed
+	}
+	ended := func() {
+		gone()
+		p.running.Done()
+	}
 	back, err := session.CommandTransport(p.command()).Connect(context.WithoutCancel(ctx))
 	if err != nil {
-		gone()
+		ended()
 		return nil, err
 	}
 	transport := &mcp.StreamableServerTransport{SessionID: rand.Text()}
 	front, err := transport.Connect(context.WithoutCancel(ctx))
 	if err != nil {
-		defer gone()
+		defer ended()
 		return nil, errors.Join(err, back.Close())
 	}
-	s := newProcessSession(transport, front, back, p.idle, func() { p.forget(transport.SessionID) }, gone)
+	s := newProcessSession(transport, front, back, p.idle, func() { p.forget(transport.SessionID) }, ended)
 	s.owner = owner
 	p.mu.Lock()
-	closed := p.closed
+	closed = p.closed
 	if !closed {
 		p.byID[transport.SessionID] = s
 	}

@@ -171,9 +171,8 @@ func Serve(ctx context.Context, c Config) error {
 	}
 	ops.started(n)
 	if c.Stdio != nil {
-		err = c.serveStdio(ctx, n, web)
-		ops.stop()
-		return errors.Join(err, n.Close(context.WithoutCancel(ctx)), server.Close())
+		err = c.serveStdio(ctx, n, web, ops.stop)
+		return errors.Join(err, server.Close())
 	}
 	return errors.Join(c.serveHTTP(ctx, n, listener, certificates, guard, web), server.Close())
 }
@@ -199,13 +198,20 @@ func (c *Config) process() *exec.Cmd {
 	return cmd
 }
 
-func (c *Config) serveStdio(ctx context.Context, n *node.Node, web http.RoundTripper) error {
+// serveStdio closes the node. stop is called before.
+func (c *Config) serveStdio(ctx context.Context, n *node.Node, web http.RoundTripper, stop func()) error {
 	var back mcp.Transport = &session.HTTP{URL: c.URL, Client: &http.Client{Transport: web}, Listen: true}
 	if c.URL == "" {
 		back = session.CommandTransport(c.process())
 	}
-	front := wire.Transport(c.Stdio, n.Receiver, wire.TransportOptions{Principal: c.Principal, Grace: stdioGrace})
-	return bridge(ctx, front, back)
+	own := &departing{Transport: c.Stdio}
+	front := wire.Transport(own, n.Receiver, wire.TransportOptions{Principal: c.Principal, Grace: stdioGrace})
+	return bridge(ctx, front, back, func() error {
+		stop()
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), own.grace())
+		defer cancel()
+		return n.Close(ending)
+	})
 }
 
 func (c *Config) serveHTTP(ctx context.Context, n *node.Node, listener net.Listener, certificates *tls.Config, guard *authn.Guard, web http.RoundTripper) error {

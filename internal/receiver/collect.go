@@ -343,24 +343,11 @@ func (o *operation) runTicket(ctx context.Context, s *TicketSession, tool Ticket
 	if a, ok := o.admit(ctx); !ok {
 		return nil, a
 	}
-	creation := engine.Creation{Caller: &o.from.Caller, Request: request, Unannounced: true, Anew: true}
-	if key.call != "" {
-		creation.Key = key.of(false)
-		if before, ok := o.kept.get(key); ok {
-			if t, err := o.engine.Get(ctx, before.ref); err == nil {
-				o.letGo(ctx, t)
-			}
-		}
-	}
-	t, err := o.engine.Create(ctx, creation)
-	if errors.Is(err, engine.ErrKeyReused) { // by another process, or one before
-		creation.Key = ""
-		t, err = o.engine.Create(ctx, creation)
-	}
+	t, keyed, err := o.createKept(ctx, engine.Creation{Caller: &o.from.Caller, Request: request, Unannounced: true}, key, false)
 	if err != nil {
 		return nil, o.failed(ctx, "create task", err)
 	}
-	if key.call != "" {
+	if keyed {
 		o.kept.add(key, keptTask{ref: t.Ref})
 	}
 	c, a := o.collect(ctx, s, t.Ref, tool.Patience, request.Params, false)

@@ -177,6 +177,26 @@ func (k *keptWork) putBack(dropped *keptEntry) {
 	}
 }
 
+// createKept creates the task of a call, in the place of what a repeat of it was taken to until
+// then. The same call may be made twice at a time and is two then, one of them without a key.
+func (o *operation) createKept(ctx context.Context, c engine.Creation, key keptKey, lost bool) (t *task.Task, keyed bool, err error) {
+	c.Fresh = true
+	if key.call != "" {
+		if before, ok := o.kept.get(key); ok {
+			if t, err := o.engine.Get(ctx, before.ref); err == nil {
+				o.letGo(ctx, t)
+			}
+		}
+		c.Key = key.of(lost)
+	}
+	t, err = o.engine.Create(ctx, c)
+	if errors.Is(err, engine.ErrKeyReused) {
+		c.Key = ""
+		t, err = o.engine.Create(ctx, c)
+	}
+	return t, c.Key != "", err
+}
+
 // letGo has repeats of a task's call start anew.
 func (r *Receiver) letGo(ctx context.Context, t *task.Task) {
 	r.kept.drop(t.Ref)

@@ -107,19 +107,7 @@ func (c *Call) handOff(ctx context.Context, lost bool, stop func()) (Answer, err
 	creation := engine.Creation{
 		Caller: &caller, Request: c.request, Ongoing: c, Began: c.pace.began, Unannounced: true,
 	}
-	if c.key.call != "" {
-		if before, ok := c.kept.get(c.key); ok { // nobody is taken to that any more
-			if t, err := c.engine.Get(ctx, before.ref); err == nil {
-				c.letGo(ctx, t)
-			}
-		}
-		creation.Key = c.key.of(lost)
-	}
-	t, err := c.engine.Create(ctx, creation)
-	if errors.Is(err, engine.ErrKeyReused) { // by another process
-		creation.Key = ""
-		t, err = c.engine.Create(ctx, creation)
-	}
+	t, keyed, err := c.createKept(ctx, creation, c.key, lost)
 	if err != nil {
 		wait := time.Second
 		if full, ok := errors.AsType[*engine.LimitError](err); ok {
@@ -132,7 +120,7 @@ func (c *Call) handOff(ctx context.Context, lost bool, stop func()) (Answer, err
 	}
 	c.mu.Lock()
 	c.ref = t.Ref
-	if creation.Key != "" {
+	if keyed {
 		c.kept.add(c.key, keptTask{t.Ref, lost})
 		if c.lost {
 			c.lose(ctx, t.Ref)

@@ -39,7 +39,8 @@ type State struct {
 	Running time.Duration
 	// Progress is the last, "" for none.
 	Progress string
-	// Asks: it waits for the user's answer to Question, "" if that is not known.
+	// Asks: it waits for an answer of the user's, of the client's model or of the client itself;
+	// Question says which, "" if that is not known.
 	Asks     bool
 	Question string
 	// Patience is how long the tool that collects waits. 0: until the call ends.
@@ -64,11 +65,11 @@ func (n Names) Waiting(s State, structured bool) json.RawMessage {
 	status := working
 	if s.Asks {
 		status = inputRequired
-		b.WriteString(" It waits for the user's answer")
+		b.WriteString(" It cannot go on without an answer")
 		if s.Question != "" {
-			b.WriteString(" to " + quote(s.Question, maxQuestion))
+			b.WriteString(" (" + quote(s.Question, maxQuestion) + ")")
 		}
-		b.WriteString(": the user is asked while " + n.Collect + " waits.")
+		b.WriteString(", which is asked for while " + n.Collect + " waits.")
 	}
 	b.WriteString(" Do not call " + tool + " again for this. To wait for its result and get it, call the tool " +
 		n.Collect + " with exactly " + argument + ". ")

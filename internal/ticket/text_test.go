@@ -61,11 +61,11 @@ func TestTexts(t *testing.T) {
 		},
 		"all there is": {
 			prefixed.Waiting(ticket.State{
-				Ticket: "T1", Tool: "slow", Running: 3723 * time.Second, Progress: "3 of 8", Asks: true, Question: "Which colour?", Joined: true,
+				Ticket: "T1", Tool: "slow", Running: 3723 * time.Second, Progress: "3 of 8", Asks: true, Question: "Waiting for input: Which colour?", Joined: true,
 			}, false),
 			`This call repeats an earlier one and was joined to it, not started a second time. ` +
 				`The call of "slow" is still running, for 1h2m3s so far. Its last progress: "3 of 8". ` +
-				`It waits for the user's answer to "Which colour?": the user is asked while coatcheck_ticket_collect waits. ` +
+				`It cannot go on without an answer ("Waiting for input: Which colour?"), which is asked for while coatcheck_ticket_collect waits. ` +
 				`Do not call "slow" again for this. ` +
 				`To wait for its result and get it, call the tool coatcheck_ticket_collect with exactly {"ticket":"T1"}. ` +
 				`That waits until the call has ended. To stop the call instead, use coatcheck_ticket_cancel with {"ticket":"T1"}.`,
@@ -73,8 +73,8 @@ func TestTexts(t *testing.T) {
 		},
 		"asks who knows what": {
 			n.Waiting(ticket.State{Ticket: "T1", Tool: "slow", Asks: true}, false),
-			`The call of "slow" is still running, for 0 s so far. It waits for the user's answer: the user is asked while ` +
-				`ticket_collect waits. Do not call "slow" again for this. ` +
+			`The call of "slow" is still running, for 0 s so far. It cannot go on without an answer, which is asked for ` +
+				`while ticket_collect waits. Do not call "slow" again for this. ` +
 				`To wait for its result and get it, call the tool ticket_collect with exactly {"ticket":"T1"}. ` +
 				`That waits until the call has ended. To stop the call instead, use ticket_cancel with {"ticket":"T1"}.`,
 			false, about("input_required", "collect", "ticket_collect"),

@@ -34,7 +34,8 @@ func define(name, rest string) json.RawMessage {
 	return append(append(protocol.AppendString([]byte(`{"name":`), name), ','), rest...)
 }
 
-// Instruct returns a server's instructions, "" for none, and one sentence more.
+// Instruct returns a server's instructions, "" for none, and one sentence more. That names no tool:
+// a session begins before it is known what the server's own are called.
 func Instruct(instructions string) string {
 	if instructions != "" {
 		instructions += "\n\n"
