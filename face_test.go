@@ -111,6 +111,13 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if config := os.Getenv(scriptedProcess); config != "" {
+		if err := serveScripted(config); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	if os.Getenv(plainServer) != "" && len(os.Args) == 1 {
 		if err := newServer().Run(context.Background(), &mcp.StdioTransport{}); err != nil && !errors.Is(err, io.EOF) {
 			fmt.Fprintln(os.Stderr, err)
@@ -226,6 +233,7 @@ type httpPeer struct {
 	client                       *http.Client
 	refused                      atomic.Pointer[http.Response] // the last one that was no stream, read
 	inbox                        *inbox
+	whole                        bool // event streams are read to their end, not to the response
 }
 
 func (h *httpPeer) request(ctx context.Context, message []byte) (*http.Response, error) {
@@ -253,7 +261,11 @@ func (h *httpPeer) round(ctx context.Context, message []byte) ([]byte, error) {
 		h.session = id
 	}
 	if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
-		return h.inbox.read(resp.Body, streamOf(message))
+		response, err := h.inbox.read(resp.Body, streamOf(message))
+		if h.whole && err == nil {
+			_, _ = io.Copy(io.Discard, resp.Body) // the response is there
+		}
+		return response, err
 	}
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {

@@ -91,10 +91,10 @@ type Store interface {
 	// Errors: ErrConflict, ErrNotFound, ErrExpired.
 	Update(ctx context.Context, t *task.Task) error
 
-	// Unkey lets go of a task's Key, if it has one, whatever its status and without a new
-	// revision: a create with that key makes a new task.
-	// Errors: ErrNotFound, ErrExpired.
-	Unkey(ctx context.Context, ref task.Ref) error
+	// Rekey gives a task another Key, or none, whatever its status and without a new revision: a
+	// create with the one it had makes a new task.
+	// Errors: ErrConflict if another task of the principal has the key, ErrNotFound, ErrExpired.
+	Rekey(ctx context.Context, ref task.Ref, key string) error
 
 	// List returns up to limit tasks of the principal after the position, newest first
 	// (ties by id, descending), as Get does.

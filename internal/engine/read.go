@@ -90,10 +90,11 @@ func (e *Engine) Keyed(ctx context.Context, p task.Principal, since time.Time) (
 	}
 }
 
-// Unkey lets go of a task's idempotency key: a create with it makes a new task.
-// Errors: store.ErrNotFound, store.ErrExpired.
-func (e *Engine) Unkey(ctx context.Context, ref task.Ref) error {
-	return e.store.Unkey(context.WithoutCancel(ctx), ref)
+// Rekey gives a task another idempotency key, or none: a create with the one it had makes a new
+// task.
+// Errors: store.ErrConflict if another task has the key, store.ErrNotFound, store.ErrExpired.
+func (e *Engine) Rekey(ctx context.Context, ref task.Ref, key string) error {
+	return e.store.Rekey(context.WithoutCancel(ctx), ref, key)
 }
 
 // Load returns a task whole, as its requestor may see it now.

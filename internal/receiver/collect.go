@@ -153,7 +153,15 @@ func (c *Collecting) Lost(ctx context.Context) {
 	case c.cancelLost:
 		_, _ = c.engine.Cancel(context.WithoutCancel(ctx), c.ref) // fails only if it has ended
 	default:
-		c.kept.lose(c.ref)
+		c.lose(ctx, c.ref)
+	}
+}
+
+// GiveUp notes that the requestor gives the call up, before a repeat of it can come. Lost, or
+// Delivered, follows.
+func (c *Collecting) GiveUp(ctx context.Context) {
+	if c.own && !c.cancelLost {
+		c.lose(ctx, c.ref)
 	}
 }
 

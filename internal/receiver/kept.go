@@ -121,12 +121,27 @@ func (k *keptWork) get(key keptKey) (keptTask, bool) {
 	return kept, ok
 }
 
-// lose notes that the requestor did not get its ticket.
-func (k *keptWork) lose(ref task.Ref) {
+// lose notes that the requestor did not get its ticket, and returns the idempotency key that says
+// so; "" if nothing changes.
+func (k *keptWork) lose(ref task.Ref) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if key, ok := k.keys[ref]; ok {
-		k.by[key] = keptTask{ref, true}
+	key, ok := k.keys[ref]
+	if !ok || k.by[key].lost {
+		return ""
+	}
+	k.by[key] = keptTask{ref, true}
+	return key.of(true)
+}
+
+// lose notes that the requestor of a task got no answer, not even a ticket.
+func (r *Receiver) lose(ctx context.Context, ref task.Ref) {
+	key := r.kept.lose(ref)
+	if key == "" {
+		return
+	}
+	if err := r.engine.Rekey(ctx, ref, key); err != nil && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrExpired) {
+		r.log.Error("a repeat of a lost call may not be taken to it after a restart", "error", err)
 	}
 }
 
@@ -188,7 +203,7 @@ func (r *Receiver) letGo(ctx context.Context, t *task.Task) {
 	if !isKept(t.Key) {
 		return
 	}
-	if err := r.engine.Unkey(ctx, t.Ref); err != nil && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrExpired) {
+	if err := r.engine.Rekey(ctx, t.Ref, ""); err != nil && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrExpired) {
 		r.log.Error("a repeat of a collected call may be taken to it after a restart", "error", err)
 	}
 }

@@ -88,7 +88,7 @@ func (c *Call) LoseTicket() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lost = true
-	c.kept.lose(c.ref)
+	c.lose(context.Background(), c.ref)
 }
 
 // Cancel stops the work of a call that was handed off.
@@ -121,7 +121,10 @@ func (c *Call) handOff(ctx context.Context, lost bool, stop func()) (Answer, err
 	c.mu.Lock()
 	c.ref = t.Ref
 	if keyed {
-		c.kept.add(c.key, keptTask{t.Ref, lost || c.lost})
+		c.kept.add(c.key, keptTask{t.Ref, lost})
+		if c.lost {
+			c.lose(ctx, t.Ref)
+		}
 	}
 	c.mu.Unlock()
 	c.about(ctx, t)

@@ -281,7 +281,7 @@ func TestStoreOperations(t *testing.T) {
 	_, _ = s.Get(ctx, a.Ref)
 	_ = s.Renew(ctx, "me", later)
 	_ = s.Release(ctx, "me")
-	_ = s.Unkey(ctx, task.Ref{})
+	_ = s.Rekey(ctx, task.Ref{}, "")
 	_, _ = s.Orphans(ctx, now, 10)
 	_ = s.Check(ctx)
 	if err := s.Close(); err != nil {
@@ -309,7 +309,7 @@ func TestStoreOperations(t *testing.T) {
 		"coatcheck.store.operation=list": "1", "coatcheck.store.operation=due": "1", "coatcheck.store.operation=next_due": "1",
 		"coatcheck.store.operation=expire": "1", "coatcheck.store.operation=renew": "1", "coatcheck.store.operation=release": "1",
 		"coatcheck.store.operation=orphans": "1", "coatcheck.store.operation=check": "1",
-		"coatcheck.store.operation=unkey,error.type=not_found": "1",
+		"coatcheck.store.operation=rekey,error.type=not_found": "1",
 	} {
 		if counts[name] != want {
 			t.Errorf("%s: %q, want %s", name, counts[name], want)

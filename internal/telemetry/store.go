@@ -34,14 +34,14 @@ const (
 	opExpire
 	opRenew
 	opRelease
-	opUnkey
+	opRekey
 	opOrphans
 	opCheck
 	numOperations
 )
 
 var operations = [numOperations]string{
-	"create", "get", "load", "update", "list", "due", "next_due", "expire", "renew", "release", "unkey", "orphans", "check",
+	"create", "get", "load", "update", "list", "due", "next_due", "expire", "renew", "release", "rekey", "orphans", "check",
 }
 
 // timed is a store whose operations are measured.
@@ -129,9 +129,9 @@ func (t *timed) Release(ctx context.Context, owner string) (err error) {
 	return t.Store.Release(ctx, owner)
 }
 
-func (t *timed) Unkey(ctx context.Context, ref task.Ref) (err error) {
-	defer func(began time.Time) { t.over(ctx, opUnkey, began, err) }(time.Now())
-	return t.Store.Unkey(ctx, ref)
+func (t *timed) Rekey(ctx context.Context, ref task.Ref, key string) (err error) {
+	defer func(began time.Time) { t.over(ctx, opRekey, began, err) }(time.Now())
+	return t.Store.Rekey(ctx, ref, key)
 }
 
 func (t *timed) Orphans(ctx context.Context, now time.Time, limit int) (_ []*task.Task, err error) {

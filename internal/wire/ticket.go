@@ -33,14 +33,15 @@ func (h *handler) ticket(w http.ResponseWriter, req *http.Request, body []byte, 
 
 // collect serves a call that waits for a task's outcome.
 func (h *handler) collect(w http.ResponseWriter, req *http.Request, id []byte, take receiver.Take) {
+	ctx, done := h.waits.begin(req.Context(), h.scope(req), id)
+	defer done()
 	collecting, a := take.Do(req.Context())
 	if collecting == nil {
 		h.write(w, http.StatusOK, a, id)
 		return
 	}
 	defer collecting.Close()
-	ctx, done := h.waits.begin(req.Context(), h.scope(req), id)
-	defer done()
+	h.waits.onCancel(h.scope(req), id, func() { collecting.GiveUp(ctx) })
 	delivered := false
 	if acceptsStream(req) {
 		delivered = h.await(ctx, w, collecting, id)

@@ -342,12 +342,13 @@ func (c *conn) cancelled(id json.RawMessage) bool {
 
 // collect answers a call that waits for a task's outcome.
 func (c *conn) collect(ctx context.Context, id jsonrpc.ID, take receiver.Take) {
-	collecting, a := take.Do(ctx)
+	collecting, a := take.Do(c.ctx)
 	if collecting == nil {
 		_ = c.Connection.Write(c.ctx, response(id, a)) // fails only when nobody reads any more
 		return
 	}
 	defer collecting.Close()
+	c.waits.onCancel(ownScope, protocol.Marshal(id.Raw()), func() { collecting.GiveUp(ctx) })
 	a, err := c.await(ctx, collecting)
 	if err != nil || c.Connection.Write(c.ctx, response(id, a)) != nil {
 		collecting.Lost(ctx)

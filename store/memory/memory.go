@@ -133,20 +133,28 @@ func (s *Store) Update(_ context.Context, t *task.Task) error {
 	return nil
 }
 
-// Unkey implements store.Store.
-func (s *Store) Unkey(_ context.Context, ref task.Ref) error {
+// Rekey implements store.Store.
+func (s *Store) Rekey(_ context.Context, ref task.Ref, to string) error {
 	unlock, err := s.lock()
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	t, err := s.find(ref)
-	if err != nil || t.Key == "" {
+	if err != nil {
 		return err
 	}
-	delete(s.keys, key{t.Principal, t.Key})
+	if to != "" {
+		if other, ok := s.keys[key{t.Principal, to}]; ok && other != ref {
+			return store.ErrConflict
+		}
+		s.keys[key{t.Principal, to}] = ref
+	}
+	if t.Key != "" && t.Key != to {
+		delete(s.keys, key{t.Principal, t.Key})
+	}
 	next := *t
-	next.Key = ""
+	next.Key = to
 	s.tasks[ref] = &next
 	return nil
 }

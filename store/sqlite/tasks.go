@@ -93,10 +93,10 @@ func (s *Store) Update(ctx context.Context, t *task.Task) error {
 	})
 }
 
-// Unkey implements store.Store.
-func (s *Store) Unkey(ctx context.Context, ref task.Ref) error {
+// Rekey implements store.Store.
+func (s *Store) Rekey(ctx context.Context, ref task.Ref, key string) error {
 	return s.submit(ctx, func(ctx context.Context, w *writer) error {
-		res, err := w.unkey.ExecContext(ctx, string(ref.Principal), ref.ID)
+		res, err := w.rekey.ExecContext(ctx, orNull(key), string(ref.Principal), ref.ID)
 		if err != nil {
 			return err
 		}

@@ -26,7 +26,7 @@ type change struct {
 type writer struct {
 	conn *sql.Conn
 	begin, commit, rollback, dataVersion,
-	create, byKey, usage, update, putInput, exists, expire, expireInputs, remember, forget, bury, renew, release, unkey *sql.Stmt
+	create, byKey, usage, update, putInput, exists, expire, expireInputs, remember, forget, bury, renew, release, rekey *sql.Stmt
 }
 
 func newWriter(ctx context.Context, conn *sql.Conn) (*writer, error) {
@@ -59,7 +59,7 @@ func (w *writer) all() map[**sql.Stmt]string {
 		&w.forget:       "DELETE FROM expired WHERE remember_until <= ?",
 		&w.bury:         "DELETE FROM owners WHERE alive_until <= ?", // no row and a dead one are the same
 		&w.renew:        "INSERT OR REPLACE INTO owners (owner, alive_until) VALUES (?, ?)",
-		&w.unkey:        "UPDATE tasks SET key = NULL WHERE principal = ? AND id = ?",
+		&w.rekey:        "UPDATE OR IGNORE tasks SET key = ? WHERE principal = ? AND id = ?",
 		&w.release:      "DELETE FROM owners WHERE owner = ?",
 	}
 }

@@ -150,12 +150,12 @@ func testKeys(f *fixture) {
 	f.same(again)
 }
 
-func testUnkey(f *fixture) {
+func testRekey(f *fixture) {
 	first := f.made("p")
 	first.Key = "k"
 	f.created(first)
 	foreign := task.Ref{Principal: "q", ID: first.ID}
-	f.wants(f.Store.Unkey(f.Context(), foreign), store.ErrNotFound, "unkey of another's task")
+	f.wants(f.Store.Rekey(f.Context(), foreign, ""), store.ErrNotFound, "rekey of another's task")
 	ended, err := first.Finish(task.Outcome{Result: []byte("{}")}, "", epoch)
 	if err != nil {
 		f.Fatal(err)
@@ -164,7 +164,7 @@ func testUnkey(f *fixture) {
 		f.Fatal(err)
 	}
 	for range 2 { // the second time there is no key
-		if err := f.Store.Unkey(f.Context(), first.Ref); err != nil {
+		if err := f.Store.Rekey(f.Context(), first.Ref, ""); err != nil {
 			f.Fatal(err)
 		}
 	}
@@ -174,11 +174,30 @@ func testUnkey(f *fixture) {
 	again.Key = "k"
 	f.created(again)
 	f.same(again)
+	f.wants(f.Store.Rekey(f.Context(), first.Ref, "k"), store.ErrConflict, "rekey to another's key")
+	f.same(ended)
+	for range 2 { // the second time it has it already
+		if err := f.Store.Rekey(f.Context(), again.Ref, "l"); err != nil {
+			f.Fatal(err)
+		}
+	}
+	if err := f.Store.Rekey(f.Context(), first.Ref, "k"); err != nil { // nobody's by now
+		f.Fatal(err)
+	}
+	if err := f.Store.Rekey(f.Context(), first.Ref, "m"); err != nil {
+		f.Fatal(err)
+	}
+	if err := f.Store.Rekey(f.Context(), again.Ref, "k"); err != nil {
+		f.Fatal(err)
+	}
+	ended.Key = "m"
+	f.same(ended)
+	f.same(again)
 	late := epoch.Add(2 * time.Hour)
 	if err := f.Store.Expire(f.Context(), late, []task.Ref{first.Ref}, late.Add(time.Hour)); err != nil {
 		f.Fatal(err)
 	}
-	f.wants(f.Store.Unkey(f.Context(), first.Ref), store.ErrExpired, "unkey of an expired task")
+	f.wants(f.Store.Rekey(f.Context(), first.Ref, ""), store.ErrExpired, "rekey of an expired task")
 	third := f.made("p")
 	third.Key = "k"
 	existing, err := f.Store.Create(f.Context(), third, store.Quota{})

@@ -43,7 +43,7 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		{"RandomEvents", testRandomEvents},
 		{"Principals", testPrincipals},
 		{"Keys", testKeys},
-		{"Unkey", testUnkey},
+		{"Rekey", testRekey},
 		{"ConcurrentKeys", testConcurrentKeys},
 		{"List", testList},
 		{"ListProperty", testListProperty},
