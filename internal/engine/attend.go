@@ -27,6 +27,10 @@ type watcher struct {
 	feed    *Feed
 }
 
+// Deafen has it wait for the outcome alone: what the task says meanwhile is for others. It comes before
+// Next.
+func (a *Attendance) Deafen() { a.deaf = true }
+
 // Attend begins to wait for a task. Close must be called.
 func (e *Engine) Attend(id string, l Listener) *Attendance {
 	return &Attendance{engine: e, ref: task.Ref{Principal: l.Principal, ID: id}, feed: newFeed(l)}
@@ -169,7 +173,7 @@ func (a *Attendance) Close() {
 // Await blocks until a task is terminal and returns it whole; see Attendance.Next.
 func (e *Engine) Await(ctx context.Context, ref task.Ref) (*task.Task, error) {
 	a := e.Attend(ref.ID, Listener{Principal: ref.Principal})
-	a.deaf = true
+	a.Deafen()
 	defer a.Close()
 	_, t, err := a.Next(ctx)
 	return t, err

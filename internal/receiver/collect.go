@@ -26,6 +26,7 @@ type Collecting struct {
 	attendance *engine.Attendance
 	collected  *task.Task // whose outcome the answer is
 	held       *keptEntry // what a repeat was taken to, until it was collected
+	mute       bool       // only an answer can be given
 	own        bool       // the task began with this call
 	cancelLost bool
 }
@@ -34,6 +35,9 @@ type Collecting struct {
 func (c *Collecting) Next(ctx context.Context) (m Message, a Answer, last bool, err error) {
 	if c.attendance == nil {
 		c.attendance = c.engine.Attend(c.ref.ID, c.from.listener())
+		if c.mute {
+			c.attendance.Deafen()
+		}
 	}
 	for {
 		beat, over, wait := c.pace.due(time.Now())
@@ -58,6 +62,11 @@ func (c *Collecting) Next(ctx context.Context) (m Message, a Answer, last bool, 
 			return m, Answer{}, false, nil
 		}
 	}
+}
+
+// Mute has Next return nothing but the answer: the requestor takes nothing else. It comes before Next.
+func (c *Collecting) Mute() {
+	c.mute, c.pace.token = true, nil
 }
 
 // message is an event as the call's requestor is told of it, who may know nothing of tasks.
@@ -344,11 +353,11 @@ func (o *operation) runTicket(ctx context.Context, s *TicketSession, tool Ticket
 	if a, ok := o.admit(ctx); !ok {
 		return nil, a
 	}
-	t, keyed, err := o.createKept(ctx, engine.Creation{Caller: &o.from.Caller, Request: request, Unannounced: true}, key, false)
+	t, err := o.createKept(ctx, engine.Creation{Caller: &o.from.Caller, Request: request, Unannounced: true}, key, false)
 	if err != nil {
 		return nil, o.failed(ctx, "create task", err)
 	}
-	if keyed {
+	if key.call != "" {
 		o.kept.add(key, keptTask{ref: t.Ref})
 	}
 	c, a := o.collect(ctx, s, t.Ref, tool.Patience, request.Params, false)

@@ -22,6 +22,7 @@ type keptWork struct {
 	by     map[keptKey]keptTask
 	keys   map[task.Ref]keptKey
 	loaded map[task.Principal]bool // what was kept before this process is in
+	out    map[task.Ref]*keptEntry // dropped, by who may not get to deliver the result
 }
 
 type keptKey struct {
@@ -35,7 +36,7 @@ type keptTask struct {
 }
 
 func newKeptWork() *keptWork {
-	return &keptWork{opened: time.Now(), by: map[keptKey]keptTask{}, keys: map[task.Ref]keptKey{}, loaded: map[task.Principal]bool{}}
+	return &keptWork{opened: time.Now(), by: map[keptKey]keptTask{}, keys: map[task.Ref]keptKey{}, loaded: map[task.Principal]bool{}, out: map[task.Ref]*keptEntry{}}
 }
 
 // Idempotency keys of kept work begin so.
@@ -75,6 +76,9 @@ func (k *keptWork) load(ctx context.Context, e *engine.Engine, p task.Principal,
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.loaded[p] { // by another call, and some of it may be collected by now
+		return nil
+	}
 	k.loaded[p] = true
 	for _, t := range tasks { // the newest first
 		call, lost := strings.CutPrefix(t.Key, lostKey)
@@ -140,7 +144,8 @@ func (r *Receiver) lose(ctx context.Context, ref task.Ref) {
 	if key == "" {
 		return
 	}
-	if err := r.engine.Rekey(ctx, ref, key); err != nil && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrExpired) {
+	if err := r.engine.Rekey(ctx, ref, key); err != nil && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrExpired) &&
+		!errors.Is(err, store.ErrConflict) { // an equal call, which was lost too, has the key
 		r.log.Error("a repeat of a lost call may not be taken to it after a restart", "error", err)
 	}
 }
@@ -151,7 +156,8 @@ type keptEntry struct {
 	kept keptTask
 }
 
-// drop takes a task's entry out and returns it; nil if it has none.
+// drop takes a task's entry out for as long as its result is on its way to somebody: putBack or
+// forget follows. It returns nil if there is none.
 func (k *keptWork) drop(ref task.Ref) *keptEntry {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -162,24 +168,43 @@ func (k *keptWork) drop(ref task.Ref) *keptEntry {
 	dropped := &keptEntry{key, k.by[key]}
 	delete(k.by, key)
 	delete(k.keys, ref)
+	k.out[ref] = dropped
 	return dropped
 }
 
-// putBack undoes drop, unless there is another by now.
+// putBack undoes drop, unless the result reached somebody else, or there is another entry by now.
 func (k *keptWork) putBack(dropped *keptEntry) {
 	if dropped == nil {
 		return
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.out[dropped.kept.ref] != dropped {
+		return
+	}
+	delete(k.out, dropped.kept.ref)
 	if _, ok := k.by[dropped.key]; !ok {
 		k.put(dropped.key, dropped.kept)
 	}
 }
 
+// forget takes a task's entry out for good, and reports whether it had one.
+func (k *keptWork) forget(ref task.Ref) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	key, ok := k.keys[ref]
+	if ok {
+		delete(k.by, key)
+		delete(k.keys, ref)
+	}
+	_, out := k.out[ref]
+	delete(k.out, ref)
+	return ok || out
+}
+
 // createKept creates the task of a call, in the place of what a repeat of it was taken to until
 // then. The same call may be made twice at a time and is two then, one of them without a key.
-func (o *operation) createKept(ctx context.Context, c engine.Creation, key keptKey, lost bool) (t *task.Task, keyed bool, err error) {
+func (o *operation) createKept(ctx context.Context, c engine.Creation, key keptKey, lost bool) (*task.Task, error) {
 	c.Fresh = true
 	if key.call != "" {
 		if before, ok := o.kept.get(key); ok {
@@ -189,18 +214,17 @@ func (o *operation) createKept(ctx context.Context, c engine.Creation, key keptK
 		}
 		c.Key = key.of(lost)
 	}
-	t, err = o.engine.Create(ctx, c)
+	t, err := o.engine.Create(ctx, c)
 	if errors.Is(err, engine.ErrKeyReused) {
 		c.Key = ""
 		t, err = o.engine.Create(ctx, c)
 	}
-	return t, c.Key != "", err
+	return t, err
 }
 
 // letGo has repeats of a task's call start anew.
 func (r *Receiver) letGo(ctx context.Context, t *task.Task) {
-	r.kept.drop(t.Ref)
-	if !isKept(t.Key) {
+	if !r.kept.forget(t.Ref) && !isKept(t.Key) {
 		return
 	}
 	if err := r.engine.Rekey(ctx, t.Ref, ""); err != nil && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrExpired) {
@@ -225,7 +249,7 @@ func (r *Receiver) joinable(ctx context.Context, key keptKey, repeatable bool) (
 	t, err := r.engine.Get(ctx, kept.ref)
 	switch {
 	case err != nil:
-		r.kept.drop(kept.ref)
+		r.kept.forget(kept.ref)
 		return task.Ref{}, false
 	case !t.Status.Terminal():
 		return kept.ref, true

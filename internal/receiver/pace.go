@@ -67,10 +67,14 @@ func (p *pace) wait(until time.Time) { p.until = until }
 // step is how much progress a heartbeat is at least: progress must increase (PROG-1).
 const step = 1e-6
 
-// beat is progress that says no more than that the work goes on.
+// beat is progress that says no more than that the work goes on; nil if there is no higher value.
 func (p *pace) beat(now time.Time) *Message {
 	p.beatAt = now.Add(p.every)
-	p.told = max(p.told+step, math.Nextafter(p.told, math.Inf(1)))
+	higher := max(p.told+step, math.Nextafter(p.told, math.Inf(1)))
+	if math.IsInf(higher, 1) {
+		return nil
+	}
+	p.told = higher
 	p.spoke = true
 	params := append([]byte(`{"progressToken":`), p.token...)
 	params = append(params, `,"progress":`...)

@@ -107,7 +107,7 @@ func (c *Call) handOff(ctx context.Context, lost bool, stop func()) (Answer, err
 	creation := engine.Creation{
 		Caller: &caller, Request: c.request, Ongoing: c, Began: c.pace.began, Unannounced: true,
 	}
-	t, keyed, err := c.createKept(ctx, creation, c.key, lost)
+	t, err := c.createKept(ctx, creation, c.key, lost)
 	if err != nil {
 		wait := time.Second
 		if full, ok := errors.AsType[*engine.LimitError](err); ok {
@@ -120,7 +120,7 @@ func (c *Call) handOff(ctx context.Context, lost bool, stop func()) (Answer, err
 	}
 	c.mu.Lock()
 	c.ref = t.Ref
-	if keyed {
+	if c.key.call != "" {
 		c.kept.add(c.key, keptTask{t.Ref, lost})
 		if c.lost {
 			c.lose(ctx, t.Ref)

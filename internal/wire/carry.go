@@ -34,6 +34,7 @@ type carried struct {
 	mu      sync.Mutex
 	state   carriedState
 	givenUp bool                // by the client, and the work is to end with that
+	missed  bool                // the client gave up while the call was being handed off
 	w       http.ResponseWriter // the client's
 	header  http.Header         // the inner handler's
 	status  int                 // the same; 0: none yet
@@ -131,7 +132,7 @@ func (c *carried) wait(req *http.Request, done <-chan any) {
 func (c *carried) due() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.state != attached || c.givenUp {
+	if c.state != attached || c.givenUp || c.missed {
 		return time.Hour
 	}
 	beat, over, next := c.call.Due(time.Now())
@@ -220,6 +221,9 @@ func (c *carried) lost() bool {
 		return attachedStill
 	}
 	if !c.hold() {
+		c.mu.Lock()
+		c.missed = true
+		c.mu.Unlock()
 		c.call.LoseTicket()
 		return false
 	}
@@ -255,7 +259,7 @@ func (c *carried) giveUp() bool {
 func (c *carried) hold() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.state != attached || c.givenUp || c.began && !c.own && !c.stream {
+	if c.state != attached || c.givenUp || c.missed || c.began && !c.own && !c.stream {
 		return false
 	}
 	c.state = handing
@@ -273,7 +277,7 @@ func (c *carried) release() {
 	if c.over {
 		c.conclude()
 	}
-	if c.givenUp {
+	if c.givenUp || c.missed { // nowhere to keep it, and nothing that would bound it
 		go c.stop()
 	}
 }

@@ -35,6 +35,7 @@ type line struct {
 	mu      sync.Mutex
 	state   carriedState
 	givenUp bool              // by the client, and the work is to end with that
+	missed  bool              // the client gave up while the call was being handed off
 	held    []jsonrpc.Message // that came while the call was being handed off
 }
 
@@ -79,10 +80,19 @@ func (ls *lines) answered(id jsonrpc.ID) bool {
 	return ok
 }
 
+// maxStopped bounds what is remembered of calls whose server may never answer them.
+const maxStopped = 1024
+
 // stop takes out a call whose client has its answer: that of the server is no longer for it.
 func (ls *lines) stop(l *line) {
 	ls.mu.Lock()
 	if ls.calls[l.id] == l {
+		if len(ls.stopped) >= maxStopped {
+			for id := range ls.stopped { // any one
+				delete(ls.stopped, id)
+				break
+			}
+		}
 		ls.stopped[l.id] = l.call.Token()
 	}
 	ls.mu.Unlock()
@@ -169,9 +179,13 @@ func (l *line) handOff() {
 func (l *line) lose() {
 	l.mu.Lock()
 	before := l.state
-	if before == attached {
+	switch before {
+	case attached:
 		l.state = handing
 		l.timer.Stop()
+	case handing:
+		l.missed = true
+	case handed, settled, dropped:
 	}
 	l.mu.Unlock()
 	switch before {
@@ -186,6 +200,7 @@ func (l *line) lose() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err != nil {
+		l.missed = true
 		l.release()
 		return
 	}
@@ -240,7 +255,7 @@ func (l *line) release() {
 	l.held = nil
 	switch {
 	case l.state != attached:
-	case l.givenUp:
+	case l.givenUp || l.missed: // nowhere to keep it, and nothing that would bound it
 		l.settle()
 		go l.conn.cancel(l.id)
 	default:

@@ -57,8 +57,9 @@ func (s *slowServer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 
 // carrier is a tap with tickets in front of a slow server, and a session.
 type carrier struct {
-	h      http.Handler
-	server *slowServer
+	h        http.Handler
+	server   *slowServer
+	receiver *receiver.Receiver
 }
 
 func newCarrier(t *testing.T, tickets receiver.Tickets, serve func(w http.ResponseWriter, req *http.Request)) *carrier {
@@ -78,8 +79,11 @@ func newCarrierWith(t *testing.T, s store.Store, tickets receiver.Tickets, serve
 		_ = e.Shutdown(over)
 	})
 	tickets.Mode = receiver.TicketsAuto
-	c := &carrier{server: &slowServer{serve: serve, cancelled: make(chan struct{})}}
-	c.h = wire.Handler(c.server, receiver.New(receiver.Options{Engine: e, Tools: receiver.Tools{Default: protocol.Optional}, Tickets: tickets}), nil)
+	c := &carrier{
+		server:   &slowServer{serve: serve, cancelled: make(chan struct{})},
+		receiver: receiver.New(receiver.Options{Engine: e, Tools: receiver.Tools{Default: protocol.Optional}, Tickets: tickets}),
+	}
+	c.h = wire.Handler(c.server, c.receiver, nil)
 	c.post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`, "*/*, text/event-stream")
 	return c
 }

@@ -284,7 +284,11 @@ func (h *handler) initialize(w http.ResponseWriter, req *http.Request, body []by
 		if len(from.Initialize) <= maxInitialize {
 			began.initialize = from.Initialize
 		}
-		h.sessions.learn(w.Header().Get(sessionHeader), began)
+		id := w.Header().Get(sessionHeader)
+		h.sessions.learn(id, began)
+		if id == "" { // of calls without a session nothing is known: they get no tickets
+			return rewritten
+		}
 		return began.tickets.Instruct(rewritten)
 	})
 }

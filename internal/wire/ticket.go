@@ -46,6 +46,7 @@ func (h *handler) collect(w http.ResponseWriter, req *http.Request, id []byte, t
 	if acceptsStream(req) {
 		delivered = h.await(ctx, w, collecting, id)
 	} else {
+		collecting.Mute()
 		for {
 			_, a, last, err := collecting.Next(ctx)
 			if err != nil {
