@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -132,4 +133,38 @@ func TestTicketOfRequired(t *testing.T) {
 			t.Errorf("got %s %s", a.Result, a.Error)
 		}
 	})
+}
+
+// The ticket tools stand on the last page of a listing; what the server wrote of its own tools stays
+// as it was, but for an outputSchema.
+func TestListed(t *testing.T) {
+	const icons = `{"name":"a","title":"A","icons":[{"src":"x"}],"annotations":{"readOnlyHint":true},"x":1.0}`
+	e, err := engine.New(t.Context(), engine.Options{Store: memory.New(), Runner: instant{}, Limits: limit.Off()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = e.Shutdown(context.Background()) })
+	r := receiver.New(receiver.Options{Engine: e, Limits: limit.Off(), Tickets: receiver.Tickets{Mode: receiver.TicketsAuto}})
+	s := r.Ticketing(&receiver.Requestor{}, json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{}}`))
+	added := strings.TrimSuffix(strings.TrimPrefix(string(s.List(json.RawMessage(`{"tools":[]}`))), `{"tools":[`), `]}`)
+	for in, want := range map[string]string{
+		`{"tools":[` + icons + `],"nextCursor":"2"}`:  `{"tools":[` + icons + `],"nextCursor":"2"}`,
+		`{"tools":[],"nextCursor":""}`:                `{"tools":[],"nextCursor":""}`,
+		`{"tools":[` + icons + `],"nextCursor":null}`: `{"tools":[` + icons + `,` + added + `],"nextCursor":null}`,
+		`{"_meta":{"y":1e2},"tools":[` + icons + `]}`: `{"_meta":{"y":1e2},"tools":[` + icons + `,` + added + `]}`,
+		`{"tools":7}`: `{"tools":7}`,
+	} {
+		if got := s.List(json.RawMessage(in)); string(got) != want {
+			t.Errorf("%s\ngot  %s\nwant %s", in, got, want)
+		}
+	}
+	if strings.Count(added, `"name":"ticket_`) != 2 {
+		t.Errorf("added %s", added)
+	}
+	// Behind a server that has such tools itself, and further ones.
+	for name, want := range map[string]string{"ticket_list": "coatcheck_ticket_collect", "coatcheck_ticket_cancel": "coatcheck_coatcheck_ticket_collect"} {
+		if got := s.List(json.RawMessage(`{"tools":[{"name":"` + name + `"}]}`)); !strings.Contains(string(got), `"name":"`+want+`"`) {
+			t.Errorf("beside %s: %s", name, got)
+		}
+	}
 }
