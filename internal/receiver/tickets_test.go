@@ -162,9 +162,9 @@ func TestListed(t *testing.T) {
 		t.Errorf("added %s", added)
 	}
 	// Behind a server that has such tools itself, and further ones.
-	for name, want := range map[string]string{"ticket_list": "coatcheck_ticket_collect", "coatcheck_ticket_cancel": "coatcheck_coatcheck_ticket_collect"} {
-		if got := s.List(json.RawMessage(`{"tools":[{"name":"` + name + `"}]}`)); !strings.Contains(string(got), `"name":"`+want+`"`) {
-			t.Errorf("beside %s: %s", name, got)
+	for _, tc := range [][2]string{{"ticket_list", "coatcheck_ticket_collect"}, {"coatcheck_ticket_cancel", "coatcheck_coatcheck_ticket_collect"}} {
+		if got := s.List(json.RawMessage(`{"tools":[{"name":"` + tc[0] + `"}]}`)); !strings.Contains(string(got), `"name":"`+tc[1]+`"`) {
+			t.Errorf("beside %s: %s", tc[0], got)
 		}
 	}
 }

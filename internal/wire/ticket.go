@@ -33,7 +33,7 @@ func (h *handler) ticket(w http.ResponseWriter, req *http.Request, body []byte, 
 
 // collect serves a call that waits for a task's outcome.
 func (h *handler) collect(w http.ResponseWriter, req *http.Request, id []byte, take receiver.Take) {
-	ctx, done := h.waits.begin(req.Context(), h.scope(req), id)
+	ctx, onGiveUp, done := h.waits.beginTask(req.Context(), h.scope(req), id)
 	defer done()
 	collecting, a := take.Do(req.Context())
 	if collecting == nil {
@@ -41,7 +41,7 @@ func (h *handler) collect(w http.ResponseWriter, req *http.Request, id []byte, t
 		return
 	}
 	defer collecting.Close()
-	h.waits.onCancel(h.scope(req), id, func() { collecting.GiveUp(ctx) })
+	onGiveUp(func() { collecting.GiveUp(ctx) })
 	delivered := false
 	if acceptsStream(req) {
 		delivered = h.await(ctx, w, collecting, id)

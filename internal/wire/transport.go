@@ -285,10 +285,10 @@ func (c *conn) take(req *jsonrpc.Request) bool {
 			c.carry(req.ID, take.Call)
 			return false
 		case take.Do != nil:
-			ctx, end := c.waits.begin(c.ctx, ownScope, m.ID)
+			ctx, onGiveUp, end := c.waits.beginTask(c.ctx, ownScope, m.ID)
 			c.answers.Go(func() {
 				defer end()
-				c.collect(ctx, req.ID, take)
+				c.collect(ctx, req.ID, take, onGiveUp)
 			})
 			return true
 		}
@@ -341,14 +341,14 @@ func (c *conn) cancelled(id json.RawMessage) bool {
 }
 
 // collect answers a call that waits for a task's outcome.
-func (c *conn) collect(ctx context.Context, id jsonrpc.ID, take receiver.Take) {
+func (c *conn) collect(ctx context.Context, id jsonrpc.ID, take receiver.Take, onGiveUp func(func())) {
 	collecting, a := take.Do(c.ctx)
 	if collecting == nil {
 		_ = c.Connection.Write(c.ctx, response(id, a)) // fails only when nobody reads any more
 		return
 	}
 	defer collecting.Close()
-	c.waits.onCancel(ownScope, protocol.Marshal(id.Raw()), func() { collecting.GiveUp(ctx) })
+	onGiveUp(func() { collecting.GiveUp(ctx) })
 	a, err := c.await(ctx, collecting)
 	if err != nil || c.Connection.Write(c.ctx, response(id, a)) != nil {
 		collecting.Lost(ctx)

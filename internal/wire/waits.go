@@ -15,30 +15,55 @@ type waits struct {
 
 // opened is a call that waits.
 type opened struct {
-	cancel    context.CancelFunc
-	cancelled bool
-	giveUp    func() // what else its cancellation does; may be nil
+	cancel context.CancelFunc
+	known  chan struct{} // closed when giveUp is set, or never will be; nil if there is none
+	once   sync.Once     // closes it
+	giveUp func()        // what else its cancellation does; may be nil
 }
 
 type wait struct{ scope, id string }
 
 func newWaits() *waits { return &waits{open: map[wait]*opened{}} }
 
-// begin enters a call, unless its scope is "": request ids mean nothing between strangers. The context ends when it is cancelled; end must be called.
+// begin enters a call, unless its scope is "": request ids mean nothing between strangers. The
+// context ends when it is cancelled; end must be called.
 func (ws *waits) begin(ctx context.Context, scope string, id json.RawMessage) (_ context.Context, end func()) {
 	ctx, cancel := context.WithCancel(ctx)
+	return ctx, ws.enter(scope, id, &opened{cancel: cancel})
+}
+
+// beginTask is begin for a call that may turn out to be a task's: then onGiveUp says what its
+// cancellation also does, and whoever cancels it waits until that is known.
+func (ws *waits) beginTask(ctx context.Context, scope string, id json.RawMessage) (_ context.Context, onGiveUp func(func()), end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	call := &opened{cancel: cancel, known: make(chan struct{})}
+	leave := ws.enter(scope, id, call)
+	return ctx, func(giveUp func()) {
+			call.once.Do(func() {
+				call.giveUp = giveUp
+				close(call.known)
+			})
+		}, func() {
+			call.once.Do(func() { close(call.known) })
+			leave()
+		}
+}
+
+func (ws *waits) enter(scope string, id json.RawMessage, call *opened) (end func()) {
 	if scope == "" {
-		return ctx, cancel
+		return call.cancel
 	}
 	key := wait{scope, string(id)}
 	ws.mu.Lock()
-	ws.open[key] = &opened{cancel: cancel}
+	ws.open[key] = call
 	ws.mu.Unlock()
-	return ctx, func() {
+	return func() {
 		ws.mu.Lock()
-		delete(ws.open, key)
+		if ws.open[key] == call {
+			delete(ws.open, key)
+		}
 		ws.mu.Unlock()
-		cancel()
+		call.cancel()
 	}
 }
 
@@ -46,29 +71,16 @@ func (ws *waits) begin(ctx context.Context, scope string, id json.RawMessage) (_
 func (ws *waits) cancel(scope string, id json.RawMessage) bool {
 	ws.mu.Lock()
 	call, ok := ws.open[wait{scope, string(id)}]
-	var giveUp func()
-	if ok {
-		call.cancel()
-		call.cancelled, giveUp = true, call.giveUp
-	}
 	ws.mu.Unlock()
-	if giveUp != nil {
-		giveUp()
+	if !ok {
+		return false
 	}
-	return ok
-}
-
-// onCancel has a call's cancellation also call giveUp, before it is over; at once if it came
-// already.
-func (ws *waits) onCancel(scope string, id json.RawMessage, giveUp func()) {
-	ws.mu.Lock()
-	call, ok := ws.open[wait{scope, string(id)}]
-	if ok {
-		call.giveUp = giveUp
+	call.cancel()
+	if call.known != nil {
+		<-call.known
+		if call.giveUp != nil {
+			call.giveUp()
+		}
 	}
-	late := ok && call.cancelled
-	ws.mu.Unlock()
-	if late {
-		giveUp()
-	}
+	return true
 }
