@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coatcheck/coatcheck"
+	"github.com/coatcheck/coatcheck/internal/gateway"
 	"github.com/coatcheck/coatcheck/protocol"
 )
 
@@ -187,13 +188,13 @@ func TestHangUp(t *testing.T) {
 	for _, ends := range []bool{false, true} {
 		t.Run(fmt.Sprintf("ends its session %v", ends), func(t *testing.T) {
 			tickets := coatcheck.Tickets{Mode: coatcheck.TicketsAuto, Patience: time.Minute}
-			for _, f := range []face{allFaces[0], allFaces[3], allFaces[4]} {
+			ofOneUser := face{"gateway of one user to a URL", func(t *testing.T, s settings) func(string) *peer {
+				return openGateway(t, s, gateway.Config{URL: openPlainURL(t), SingleUser: true})
+			}}
+			for _, f := range []face{allFaces[0], ofOneUser} {
 				t.Run(f.name, func(t *testing.T) {
 					connect := f.open(t, settings{Tickets: tickets, Database: "sqlite:" + filepath.Join(t.TempDir(), "tasks.db")})
 					p := connect("alice")
-					if p.httpOfGateway() {
-						t.Skip("without --auth or --single-user nobody tells who comes back")
-					}
 					ctx, hangUp := context.WithCancel(t.Context())
 					done := make(chan struct{})
 					go func() {

@@ -93,29 +93,19 @@ func (w *world) drawSession(rt *rapid.T, who string) *session {
 
 // drawWork returns a work that is as wanted, or skips.
 func (w *world) drawWork(rt *rapid.T, ok func(*work) bool) *work {
-	var all []*work
-	for _, work := range w.works {
-		if ok(work) {
-			all = append(all, work)
-		}
-	}
-	if len(all) == 0 {
-		rt.Skip("there is none")
-	}
-	return rapid.SampledFrom(all).Draw(rt, "work")
+	return drawOf(rt, "work", w.works, ok)
 }
 
 func (w *world) drawAttempt(rt *rapid.T, ok func(*attempt) bool) *attempt {
-	var all []*attempt
-	for _, a := range w.attempts {
-		if ok(a) {
-			all = append(all, a)
-		}
-	}
+	return drawOf(rt, "attempt", w.attempts, ok)
+}
+
+func drawOf[T any](rt *rapid.T, what string, all []T, ok func(T) bool) T {
+	all = slices.DeleteFunc(slices.Clone(all), func(one T) bool { return !ok(one) })
 	if len(all) == 0 {
 		rt.Skip("there is none")
 	}
-	return rapid.SampledFrom(all).Draw(rt, "attempt")
+	return rapid.SampledFrom(all).Draw(rt, what)
 }
 
 func (w *world) drawCall(rt *rapid.T) {

@@ -37,6 +37,7 @@ func (h *handler) collect(w http.ResponseWriter, req *http.Request, id []byte, t
 	defer done()
 	collecting, a := take.Do(req.Context())
 	if collecting == nil {
+		onGiveUp(nil)
 		h.write(w, http.StatusOK, a, id)
 		return
 	}

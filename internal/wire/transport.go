@@ -344,6 +344,7 @@ func (c *conn) cancelled(id json.RawMessage) bool {
 func (c *conn) collect(ctx context.Context, id jsonrpc.ID, take receiver.Take, onGiveUp func(func())) {
 	collecting, a := take.Do(c.ctx)
 	if collecting == nil {
+		onGiveUp(nil)
 		_ = c.Connection.Write(c.ctx, response(id, a)) // fails only when nobody reads any more
 		return
 	}

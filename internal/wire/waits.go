@@ -32,8 +32,8 @@ func (ws *waits) begin(ctx context.Context, scope string, id json.RawMessage) (_
 	return ctx, ws.enter(scope, id, &opened{cancel: cancel})
 }
 
-// beginTask is begin for a call that may turn out to be a task's: then onGiveUp says what its
-// cancellation also does, and whoever cancels it waits until that is known.
+// beginTask is begin for a call that may turn out to be a task's: onGiveUp says what its
+// cancellation also does, nil for nothing, and whoever cancels it waits until that is known.
 func (ws *waits) beginTask(ctx context.Context, scope string, id json.RawMessage) (_ context.Context, onGiveUp func(func()), end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	call := &opened{cancel: cancel, known: make(chan struct{})}
