@@ -109,6 +109,3 @@ func (p *pace) progress(params json.RawMessage, now time.Time) bool {
 	p.beatAt = now.Add(p.every)
 	return true
 }
-
-// SameToken reports whether two progress tokens are one, however they are written.
-func SameToken(a, b json.RawMessage) bool { return engine.SameToken(a, b) }

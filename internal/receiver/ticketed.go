@@ -64,7 +64,7 @@ func (c *Call) Progress(params json.RawMessage) bool { return c.pace.progress(pa
 
 // IsProgress reports whether a notification is about the call's progress.
 func (c *Call) IsProgress(m *protocol.Message) bool {
-	return m.Method == protocol.MethodProgress && c.pace.token != nil && SameToken(protocol.Get(m.Params, "progressToken"), c.pace.token)
+	return m.Method == protocol.MethodProgress && c.pace.token != nil && engine.SameToken(protocol.Get(m.Params, "progressToken"), c.pace.token)
 }
 
 // Token returns the call's progress token as the requestor wrote it, or nil.

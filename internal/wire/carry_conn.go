@@ -8,6 +8,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 
+	"github.com/coatcheck/coatcheck/internal/engine"
 	"github.com/coatcheck/coatcheck/internal/receiver"
 	"github.com/coatcheck/coatcheck/protocol"
 )
@@ -64,7 +65,7 @@ func (ls *lines) reporting(m *protocol.Message) (l *line, stopped bool) {
 	}
 	about := protocol.Get(m.Params, "progressToken")
 	for _, token := range ls.stopped {
-		if token != nil && receiver.SameToken(about, token) {
+		if token != nil && engine.SameToken(about, token) {
 			return nil, true
 		}
 	}
