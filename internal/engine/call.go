@@ -23,6 +23,7 @@ type calls struct {
 	made   int
 	open   []*openQuestion
 	hosted []string // the requestor's tasks that are for this one alone, by id
+	given  []string // those that answers named which somebody waited for
 }
 
 // call puts a request about a requestor's own task to it, on any stream of its session.
@@ -101,9 +102,17 @@ func (e *Engine) answerCall(ref task.Ref, name question, id string, answer task.
 	}
 	l.audience.mu.Lock()
 	defer l.audience.mu.Unlock()
+	made := created(answer)
 	if q := l.takeCall(name.key); q != nil {
 		e.takeBack(l, q, id)
+		if made != "" {
+			l.audience.calls.given = append(l.audience.calls.given, made)
+		}
 		q.reply(answer) // not later: who withdraws it must know
+		return nil
+	}
+	if made != "" && !slices.Contains(l.audience.calls.given, made) { // it was withdrawn
+		return ErrOver
 	}
 	return nil
 }
@@ -183,7 +192,7 @@ func (e *Engine) silenceCalls(l *live) {
 	for _, id := range all.hosted {
 		e.cancelHosted(l, id)
 	}
-	all.open, all.hosted = nil, nil
+	all.open, all.hosted, all.given = nil, nil, nil
 }
 
 // cancelHosted has a requestor cancel what it ran for a task that is over: on its session's
