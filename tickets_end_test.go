@@ -40,6 +40,7 @@ func (w *world) drawRestart(rt *rapid.T, kill bool) {
 	if w.place.alone {
 		w.session(w.place.principals[0], rapid.Bool().Draw(rt, "listed"))
 	}
+	w.recall()
 }
 
 func (w *world) restart(kill bool) {

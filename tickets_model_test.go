@@ -25,9 +25,10 @@ type world struct {
 	calls    int // so far
 	works    []*work
 	kept     map[callKey]*work // what a repeat is taken to, if anything
-	vague    map[callKey]bool  // nobody can tell what that is
+	vague    map[callKey]bool  // nobody can tell what that is, whatever the label: it has none here
 	attempts []*attempt        // that have no answer yet
 	tickets  map[string]*work
+	obscure  map[string]bool // tickets of which nobody can tell whose they are of several works
 }
 
 // callKey is what makes a call a repeat of another.
@@ -36,17 +37,18 @@ type callKey struct{ who, tool, label string }
 // work is one intended call: that which began it, and all repeats that were taken to it.
 type work struct {
 	callKey
-	tool   *scripted
-	call   int // that began it
-	run    *run
-	ticket string // "" if it is not known
-	stored certainty
-	lost   certainty // its reply: if not, the requestor has a ticket
-	held   certainty // nobody has collected it; yes until somebody did
-	fate   fate
-	end    order // if it ended
-	raced  bool  // it ended as its client hung up: a restart may have come before that was stored
-	got    int   // how often its outcome was given to its requestor
+	tool    *scripted
+	call    int // that began it
+	run     *run
+	ticket  string // "" if it is not known
+	stored  certainty
+	blurred bool      // its ticket, if it has one, is an obscure one
+	lost    certainty // its reply: if not, the requestor has a ticket
+	held    certainty // nobody has collected it; yes until somebody did
+	fate    fate
+	end     order // if it ended
+	raced   bool  // it ended as its client hung up: a restart may have come before that was stored
+	got     int   // how often its outcome was given to its requestor
 }
 
 // certainty is of what the model may be unable to tell, as documented: who hangs up does not know
@@ -110,7 +112,7 @@ const longest = 20 * time.Second // that anything takes
 
 // newWorld returns a world that is to be opened, and closed.
 func newWorld(t rapid.TB, p place, dir string, reattach time.Duration) *world {
-	w := &world{TB: t, place: p, office: newOffice(), kept: map[callKey]*work{}, vague: map[callKey]bool{}, tickets: map[string]*work{}}
+	w := &world{TB: t, place: p, office: newOffice(), kept: map[callKey]*work{}, vague: map[callKey]bool{}, tickets: map[string]*work{}, obscure: map[string]bool{}}
 	w.setup = setup{Dir: dir, Office: w.office.web.URL, Reattach: reattach}
 	return w
 }
@@ -363,7 +365,9 @@ func (w *world) list(s *session) (all map[string]string) {
 		status, _ := protocol.Unquote(protocol.Get(t.Value, "status"))
 		all[id] = status
 		work := w.tickets[id]
-		if work == nil {
+		if w.obscure[id] {
+			continue
+		} else if work == nil {
 			if work = w.unticketed(s.who, tool, status); work == nil {
 				continue
 			}
@@ -384,24 +388,41 @@ func (w *world) list(s *session) (all map[string]string) {
 // unticketed returns the work that a ticket is of which nobody was told; nil if it may be one of
 // several.
 func (w *world) unticketed(who, tool, status string) *work {
-	var sure, all []*work
+	var of []*work
 	for _, work := range w.works {
-		if work.who != who || work.tool.name != tool || work.ticket != "" || work.stored == no || !slices.Contains(work.statuses(), status) {
-			continue
-		}
-		if all = append(all, work); work.stored == yes {
-			sure = append(sure, work)
+		if work.who == who && work.tool.name == tool && work.ticket == "" && work.stored != no && !work.blurred && slices.Contains(work.statuses(), status) {
+			of = append(of, work)
 		}
 	}
-	switch {
-	case len(sure) == 1:
-		return sure[0]
-	case len(all) == 0:
+	switch len(of) {
+	case 0:
 		w.Fatalf("a ticket of %s that nobody has: %s, %s", who, tool, status)
-	case len(all) == 1:
-		return all[0]
+	case 1:
+		return of[0]
 	}
 	return nil
+}
+
+// recall learns what a restart has left. Tickets that may be of several works stay unknown.
+func (w *world) recall() {
+	for _, who := range w.place.principals {
+		for id := range w.list(w.anySession(who)) {
+			if w.tickets[id] == nil {
+				w.obscure[id] = true
+			}
+		}
+	}
+	for _, work := range w.works {
+		work.blurred = work.stored == maybe
+	}
+}
+
+// confusable reports whether the ticket of another work may be taken for that of this one.
+func (w *world) confusable(of *work) bool {
+	return slices.ContainsFunc(w.works, func(other *work) bool {
+		return other != of && other.who == of.who && other.tool == of.tool && other.ticket == "" && !other.blurred &&
+			(other.fate == runs || other.stored != no)
+	})
 }
 
 // statuses are those that a work's ticket may be listed with.

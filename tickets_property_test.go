@@ -50,6 +50,7 @@ func checkTickets(t *testing.T, p place, checks int, kill bool) {
 		rt.Repeat(actions)
 		if kill {
 			w.restart(true)
+			w.recall()
 		}
 		w.finish()
 	})
@@ -127,7 +128,7 @@ func (w *world) call(rt *rapid.T, key callKey) {
 	tool := scriptedTools[slices.IndexFunc(scriptedTools, func(t *scripted) bool { return t.name == key.tool })]
 	before, sure := w.joins(key, s)
 	waits := before != nil && before.fate != ended && !tool.brief // silently, if it joins
-	if waits && !sure || w.vague[key] {
+	if waits && !sure || w.vague[callKey{who: key.who, tool: key.tool}] {
 		rt.Skip("nobody could tell whether it joined")
 	}
 	w.calls++
@@ -246,7 +247,7 @@ func (w *world) drawEndLost(rt *rapid.T) {
 	work := a.work
 	work.stored = maybe
 	w.order(work, drawEnding(rt, work))
-	told := rapid.Bool().Draw(rt, "told")
+	told := w.confusable(work) || rapid.Bool().Draw(rt, "told")
 	if told {
 		w.cancelCall(a)
 	} else {
@@ -266,7 +267,7 @@ func (w *world) drawEndLost(rt *rapid.T) {
 	}
 	// An answer may have been on its way; if not, nobody can tell when it becomes a task.
 	work.stored, work.held, work.raced = maybe, maybe, true
-	w.vague[work.callKey] = true
+	w.vague[callKey{who: work.who, tool: work.tool.name}] = true
 }
 
 func (w *world) drawLose(rt *rapid.T) {
