@@ -34,6 +34,8 @@ const (
 	OverLimit    = "limit"        // of what the requestor may have or do; Limit says which ("polls": the answer was delayed)
 	Scope        = "scope"        // the token does not allow the operation
 	Unauthorized = "unauthorized" // no valid token
+	Origin       = "origin"       // a web page may not use the endpoint
+	Host         = "host"         // the endpoint may not be reached under this name
 	Invalid      = "invalid"      // the request is malformed, or not possible in the task's status
 	Internal     = "internal"     // a fault of ours
 )

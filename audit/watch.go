@@ -18,7 +18,7 @@ const (
 	PollingStorm = "polling_storm" // limits "gets" and "polls"
 	CreateStorm  = "create_storm"  // limits "creates", "running", "queued", "tasks" and "bytes"
 	Probing      = "probing"       // such a look-up, of another principal's task; Task is its id
-	AuthFailures = "auth_failures" // Unauthorized, by address
+	AuthFailures = "auth_failures" // Unauthorized, Origin and Host, by address
 )
 
 // WatchOptions configures Watch. A nil *WatchOptions means all defaults. The numbers are how
@@ -142,7 +142,7 @@ func (w *watch) match(ev *Event) (hits [2]*pattern) {
 	switch ev.Reason {
 	case NotFound:
 		hits[0] = w.misses
-	case Unauthorized:
+	case Unauthorized, Origin, Host:
 		hits[0] = w.logins
 	case OverLimit:
 		switch ev.Limit {

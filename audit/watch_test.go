@@ -82,6 +82,8 @@ func TestPatterns(t *testing.T) {
 		{audit.OverLimit, "tasks", audit.CreateStorm},
 		{audit.OverLimit, "bytes", audit.CreateStorm},
 		{audit.Unauthorized, "", audit.AuthFailures},
+		{audit.Origin, "", audit.AuthFailures},
+		{audit.Host, "", audit.AuthFailures},
 		{audit.OverLimit, "request", ""},
 		{audit.OverLimit, "result", ""},
 		{audit.OverLimit, "inputs", ""},

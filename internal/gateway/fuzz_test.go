@@ -72,7 +72,7 @@ func FuzzRequest(f *testing.F) {
 		Principal: func(req *http.Request) (task.Principal, bool) {
 			return task.Principal(req.Header.Get("Who")), req.Header.Get("Who") != ""
 		},
-	}, nil)
+	}, nil, nil)
 
 	usual := "Host: h\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"
 	for _, body := range []string{

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coatcheck/coatcheck/audit"
 	"github.com/coatcheck/coatcheck/internal/wire"
 	"github.com/coatcheck/coatcheck/protocol"
 )
@@ -99,6 +100,8 @@ type guarded struct {
 	Guard
 	anyHost bool
 	inner   http.Handler
+	audit   audit.Sink // takes what is refused; nil for none
+	address func(*http.Request) string
 	unnamed http.CrossOriginProtection // for requests that do not name their origin
 }
 
@@ -107,13 +110,13 @@ func (g *guarded) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	defer paced.hurry() // what is left in buffers
 	w = paced
 	if !g.mayReach(req) {
-		writeError(w, http.StatusForbidden, nil, protocol.CodeInvalidRequest, "Forbidden: invalid Host header")
+		g.refuse(w, req, audit.Host, "invalid Host header")
 		return
 	}
 	origins := req.Header.Values("Origin")
 	if len(origins) == 0 {
 		if g.unnamed.Check(req) != nil { // Sec-Fetch-Site says that a page elsewhere made it
-			writeError(w, http.StatusForbidden, nil, protocol.CodeInvalidRequest, "Forbidden: cross-origin request")
+			g.refuse(w, req, audit.Origin, "cross-origin request")
 			return
 		}
 		g.inner.ServeHTTP(w, req)
@@ -121,7 +124,7 @@ func (g *guarded) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	own, allowed := g.mayUse(req, origins[0])
 	if !allowed || len(origins) > 1 {
-		writeError(w, http.StatusForbidden, nil, protocol.CodeInvalidRequest, "Forbidden: invalid Origin header")
+		g.refuse(w, req, audit.Origin, "invalid Origin header")
 		return
 	}
 	if own {
@@ -140,6 +143,13 @@ func (g *guarded) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	header.Set("Access-Control-Expose-Headers", "Mcp-Session-Id, WWW-Authenticate, Retry-After")
 	g.inner.ServeHTTP(w, req)
+}
+
+func (g *guarded) refuse(w http.ResponseWriter, req *http.Request, reason, why string) {
+	if g.audit != nil {
+		g.audit.Record(req.Context(), audit.Event{Time: time.Now(), Kind: audit.Refused, Reason: reason, Address: g.address(req)})
+	}
+	writeError(w, http.StatusForbidden, nil, protocol.CodeInvalidRequest, "Forbidden: "+why)
 }
 
 // pageHeaders are the request headers that an allowed page may set. Those by which a proxy

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/coatcheck/coatcheck/audit"
 	"github.com/coatcheck/coatcheck/internal/authn"
 	"github.com/coatcheck/coatcheck/protocol"
 )
@@ -194,6 +195,50 @@ func TestRebinding(t *testing.T) {
 		if resp.StatusCode != want {
 			t.Errorf("under %s: %d, want %d", host, resp.StatusCode, want)
 		}
+	}
+}
+
+// What a page may not do is audited, with the address of who reached the endpoint.
+func TestRefusedPages(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		header http.Header
+		host   string
+		want   string // the reason
+	}{
+		{"of another origin", http.Header{"Origin": {"https://evil.example"}}, "", audit.Origin},
+		{"of another site", http.Header{"Sec-Fetch-Site": {"cross-site"}}, "", audit.Origin},
+		{"of a name made to point here", http.Header{"Origin": {"http://evil.example"}}, "evil.example", audit.Host},
+		{"that may", http.Header{"Origin": {"http://localhost:6274"}}, "", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			refusals := make(chan audit.Event, 10)
+			url := serve(t, Config{Command: []string{"raw"}, Audit: audit.SinkFunc(func(_ context.Context, ev audit.Event) {
+				if ev.Kind == audit.Refused {
+					refusals <- ev
+				}
+			})})
+			req, _ := http.NewRequest(http.MethodPost, url, strings.NewReader(initialize))
+			req.Header = tc.header
+			req.Header.Set("Content-Type", "application/json")
+			req.Header.Set("Accept", "application/json, text/event-stream")
+			req.Host = tc.host
+			transport := &http.Transport{}
+			defer transport.CloseIdleConnections()
+			resp, err := transport.RoundTrip(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = resp.Body.Close()
+			var got audit.Event
+			select {
+			case got = <-refusals: // it was recorded before the answer was sent
+			default:
+			}
+			if got.Reason != tc.want || tc.want != "" && got.Address != "127.0.0.1" || (resp.StatusCode == http.StatusForbidden) != (tc.want != "") {
+				t.Errorf("%d, audited as %+v", resp.StatusCode, got)
+			}
+		})
 	}
 }
 

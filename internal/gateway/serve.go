@@ -109,9 +109,9 @@ func Serve(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
-	var sink audit.Sink
+	sink := c.Audit
 	if metrics != nil {
-		sink = metrics
+		sink = audit.Join(sink, metrics)
 	}
 	var listener net.Listener
 	var certificates *tls.Config
@@ -126,7 +126,7 @@ func Serve(ctx context.Context, c Config) error {
 			return err
 		}
 		defer listener.Close()
-		if guard, err = c.guard(listener, audit.Join(c.Audit, sink)); err != nil {
+		if guard, err = c.guard(listener, sink); err != nil {
 			return err
 		}
 	}
@@ -174,7 +174,7 @@ func Serve(ctx context.Context, c Config) error {
 		err = c.serveStdio(ctx, n, web, ops.stop)
 		return errors.Join(err, server.Close())
 	}
-	return errors.Join(c.serveHTTP(ctx, n, listener, certificates, guard, web), server.Close())
+	return errors.Join(c.serveHTTP(ctx, n, listener, certificates, guard, sink, web), server.Close())
 }
 
 // server is where tasks run.
@@ -214,7 +214,7 @@ func (c *Config) serveStdio(ctx context.Context, n *node.Node, web http.RoundTri
 	})
 }
 
-func (c *Config) serveHTTP(ctx context.Context, n *node.Node, listener net.Listener, certificates *tls.Config, guard *authn.Guard, web http.RoundTripper) error {
+func (c *Config) serveHTTP(ctx context.Context, n *node.Node, listener net.Listener, certificates *tls.Config, guard *authn.Guard, sink audit.Sink, web http.RoundTripper) error {
 	// The host is looked at before.
 	opts := &wire.HTTPOptions{AnyHost: true, Principal: c.principal(), Address: authn.Address(c.Auth.TrustedProxies)}
 	if guard != nil {
@@ -237,7 +237,7 @@ func (c *Config) serveHTTP(ctx context.Context, n *node.Node, listener net.Liste
 		inner = sessions
 	}
 	endpoint := &http.Server{
-		Handler:           c.handler(inner, n.Receiver, opts, guard),
+		Handler:           c.handler(inner, n.Receiver, opts, guard, sink),
 		TLSConfig:         certificates,
 		ReadHeaderTimeout: c.Guard.Times.Header,
 		IdleTimeout:       c.Guard.Times.Idle,
@@ -274,7 +274,7 @@ func (c *Config) serveHTTP(ctx context.Context, n *node.Node, listener net.Liste
 }
 
 // handler is everything that the endpoint serves.
-func (c *Config) handler(inner http.Handler, r *receiver.Receiver, opts *wire.HTTPOptions, guard *authn.Guard) http.Handler {
+func (c *Config) handler(inner http.Handler, r *receiver.Receiver, opts *wire.HTTPOptions, guard *authn.Guard, sink audit.Sink) http.Handler {
 	mux := http.NewServeMux()
 	if guard == nil {
 		mux.Handle("/mcp", wire.Handler(inner, r, opts))
@@ -282,5 +282,5 @@ func (c *Config) handler(inner http.Handler, r *receiver.Receiver, opts *wire.HT
 		mux.Handle("/mcp", guard.Handler(wire.Handler(inner, r, opts)))
 		guard.Mount(mux, "/mcp")
 	}
-	return &guarded{Guard: c.Guard, anyHost: c.AnyHost, inner: mux}
+	return &guarded{Guard: c.Guard, anyHost: c.AnyHost, inner: mux, audit: sink, address: authn.Address(c.Auth.TrustedProxies)}
 }
