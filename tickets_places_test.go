@@ -44,7 +44,8 @@ var manyPrincipals = []string{"alice", "bob", "carol"}
 var (
 	libraryOverHTTP  = place{name: "http", principals: manyPrincipals, open: openCounter}
 	libraryOverStdio = place{name: "stdio", principals: []string{"alice"}, alone: true, open: openStdioCounter}
-	gatewayToURL     = place{name: "gateway to a URL", principals: manyPrincipals, lets: true, open: openGatewayCounter}
+	gatewayToURL     = place{name: "gateway to a URL", principals: manyPrincipals, lets: true, open: openURLCounter}
+	gatewayToCommand = place{name: "gateway to a command", principals: manyPrincipals, lets: true, open: openCommandCounter}
 	processOverHTTP  = place{name: "process", principals: []string{"alice", "bob"}, open: openProcessCounter}
 )
 
@@ -54,6 +55,7 @@ type setup struct {
 	Office   string // its URL
 	Reattach time.Duration
 	Stdio    bool
+	Bare     bool // without tickets, behind a gateway
 }
 
 // counter is a server with tickets while it runs.
@@ -150,19 +152,36 @@ func (c *webCounter) close(_ bool, while func()) error {
 	return err
 }
 
-// gatewayCounter is a gateway in this process, to a server in this process.
+// gatewayCounter is a gateway in this process.
 type gatewayCounter struct {
 	url    string
 	stop   context.CancelFunc
 	served chan error
-	server *mcp.Server
-	behind *httptest.Server
+	behind func() // closes what the gateway did not start itself
 	tokens map[string]string
 }
 
-func openGatewayCounter(s setup) (counter, error) {
-	c := &gatewayCounter{server: newScriptedServer(s.Office), served: make(chan error, 1), tokens: map[string]string{}}
-	c.behind = httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return c.server }, nil))
+// openURLCounter has the server behind in this process, too.
+func openURLCounter(s setup) (counter, error) {
+	server := newScriptedServer(s.Office)
+	behind := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
+	return s.openGateway(gateway.Config{URL: behind.URL}, func() {
+		behind.CloseClientConnections()
+		behind.Close()
+		for session := range server.Sessions() {
+			_ = session.Close()
+		}
+	})
+}
+
+// openCommandCounter has the servers behind in processes of the gateway.
+func openCommandCounter(s setup) (counter, error) {
+	s.Bare = true
+	return s.openGateway(gateway.Config{Command: append([]string{"env"}, s.command()...), Processes: 64}, func() {})
+}
+
+func (s setup) openGateway(cfg gateway.Config, behind func()) (counter, error) {
+	c := &gatewayCounter{behind: behind, served: make(chan error, 1), tokens: map[string]string{}}
 	var lines strings.Builder
 	for _, who := range manyPrincipals {
 		token, secret, err := authn.NewToken(authn.Token{Subject: who})
@@ -179,14 +198,12 @@ func openGatewayCounter(s setup) (counter, error) {
 	ready := make(chan string, 1)
 	var ctx context.Context
 	ctx, c.stop = context.WithCancel(context.Background())
-	go func() {
-		c.served <- gateway.Serve(ctx, gateway.Config{
-			URL: c.behind.URL, Listen: "127.0.0.1:0", Store: "sqlite:" + filepath.Join(s.Dir, "tasks.db"),
-			Support: protocol.Optional, Tools: scriptedSupport(), DefaultTTL: time.Hour, MaxTTL: 24 * time.Hour, MinRetention: time.Minute,
-			Limits: limit.Off(), Tickets: scriptedTickets(s.Reattach), Auth: authn.Config{Mode: authn.Tokens, TokenFile: file},
-			Ready: func(address string) { ready <- "http://" + address + "/mcp" },
-		})
-	}()
+	cfg.Listen, cfg.Store = "127.0.0.1:0", "sqlite:"+filepath.Join(s.Dir, "tasks.db")
+	cfg.Support, cfg.Tools, cfg.Limits, cfg.Tickets = protocol.Optional, scriptedSupport(), limit.Off(), scriptedTickets(s.Reattach)
+	cfg.DefaultTTL, cfg.MaxTTL, cfg.MinRetention = time.Hour, 24*time.Hour, time.Minute
+	cfg.Auth = authn.Config{Mode: authn.Tokens, TokenFile: file}
+	cfg.Ready = func(address string) { ready <- "http://" + address + "/mcp" }
+	go func() { c.served <- gateway.Serve(ctx, cfg) }()
 	select {
 	case c.url = <-ready:
 		return c, nil
@@ -203,11 +220,7 @@ func (c *gatewayCounter) close(_ bool, while func()) error {
 	c.stop()
 	while()
 	err := <-c.served
-	c.behind.CloseClientConnections()
-	c.behind.Close()
-	for session := range c.server.Sessions() {
-		_ = session.Close()
-	}
+	c.behind()
 	return err
 }
 
@@ -221,6 +234,12 @@ func serveScripted(config string) error {
 		return err
 	}
 	ctx := context.Background()
+	if s.Bare {
+		if err := newScriptedServer(s.Office).Run(ctx, &mcp.StdioTransport{}); !errors.Is(err, io.EOF) {
+			return err
+		}
+		return nil
+	}
 	rt, server, handler, err := s.openRuntime()
 	if err != nil {
 		return err
@@ -257,9 +276,13 @@ type processCounter struct {
 	one *session
 }
 
+// command is that of a process: what to add to the environment, and the program.
+func (s setup) command() []string {
+	return []string{scriptedProcess + "=" + string(protocol.Marshal(s)), "GORACE=atexit_sleep_ms=0 " + os.Getenv("GORACE"), os.Args[0]}
+}
+
 func openProcess(s setup) (*processCounter, error) {
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), scriptedProcess+"="+string(protocol.Marshal(s)), "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
+	cmd := exec.Command("env", s.command()...)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {

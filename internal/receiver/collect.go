@@ -116,6 +116,9 @@ func (c *Collecting) outcome(ctx context.Context, t *task.Task, err error) Answe
 	c.about(ctx, t)
 	c.record(ctx, audit.Event{Kind: audit.Retrieved, Status: t.Status, Tool: toolOf(t)})
 	c.collected = t
+	if isKept(t.Key) {
+		c.loadKept(ctx, c.ref.Principal) // to have what is dropped, if it is from before a restart
+	}
 	c.held = c.kept.drop(t.Ref) // before the requestor has it: then a repeat starts anew
 	names := c.session.names()
 	switch {

@@ -59,7 +59,7 @@ func isKept(key string) bool {
 // maxLife is how long before this process began work may have that a repeat is taken to.
 const maxLife = 24 * time.Hour
 
-// load takes in what an earlier process kept for a principal.
+// load is Receiver.loadKept.
 func (k *keptWork) load(ctx context.Context, e *engine.Engine, p task.Principal, reattach time.Duration) error {
 	k.mu.Lock()
 	loaded := k.loaded[p] || time.Since(k.opened) > reattach
@@ -232,6 +232,13 @@ func (r *Receiver) letGo(ctx context.Context, t *task.Task) {
 	}
 }
 
+// loadKept takes in what an earlier process kept for a principal.
+func (r *Receiver) loadKept(ctx context.Context, p task.Principal) {
+	if err := r.kept.load(ctx, r.engine, p, r.tickets.Reattach); err != nil {
+		r.log.Error("looking for work of earlier calls failed", "error", err)
+	}
+}
+
 // joinable returns the work that a repeat of a call is taken to, if there is any: a call that a
 // server may get twice is taken to what its first run is at; any other only if nobody was told of
 // that one.
@@ -239,9 +246,7 @@ func (r *Receiver) joinable(ctx context.Context, key keptKey, repeatable bool) (
 	if r.tickets.Reattach < 0 {
 		return task.Ref{}, false
 	}
-	if err := r.kept.load(ctx, r.engine, key.principal, r.tickets.Reattach); err != nil {
-		r.log.Error("looking for work of earlier calls failed", "error", err)
-	}
+	r.loadKept(ctx, key.principal)
 	kept, ok := r.kept.get(key)
 	if !ok || !kept.lost && !repeatable {
 		return task.Ref{}, false

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -133,6 +134,82 @@ func TestTicketOfRequired(t *testing.T) {
 			t.Errorf("got %s %s", a.Result, a.Error)
 		}
 	})
+}
+
+// numbered has each run tell its number.
+type numbered struct{ runs *atomic.Int64 }
+
+func (n numbered) Run(context.Context, *engine.Job) (task.Outcome, error) {
+	return task.Outcome{Result: fmt.Appendf(nil, `{"content":[],"run":%d}`, n.runs.Add(1))}, nil
+}
+
+// Once a result that an earlier process kept is on its way to its requestor, a repeat of the call
+// is a new run, though nobody knows yet that it arrived.
+func TestRepeatWhileCollectedAfterARestart(t *testing.T) {
+	e, err := engine.New(t.Context(), engine.Options{Store: memory.New(), Runner: numbered{new(atomic.Int64)}, Limits: limit.Off()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = e.Shutdown(context.Background()) })
+	from := &receiver.Requestor{}
+	from.Principal, from.Identified, from.Initialize = "p", true, json.RawMessage(`{"capabilities":{}}`)
+	// restart returns how a new process, on what the earlier ones stored, begins to answer a call.
+	restart := func() (begin func(params string) *receiver.Collecting, ask func(params string) receiver.Answer) {
+		r := receiver.New(receiver.Options{
+			Engine: e, Tools: receiver.Tools{Default: protocol.Required}, Limits: limit.Off(), Tickets: receiver.Tickets{Mode: receiver.TicketsAuto},
+		})
+		s := r.Ticketing(from, json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{}}`))
+		s.List(json.RawMessage(`{"tools":[{"name":"a","execution":{"taskSupport":"required"},"annotations":{"idempotentHint":true}}]}`))
+		do := func(params string) (*receiver.Collecting, receiver.Answer) {
+			take := r.Take(t.Context(), from, s, protocol.NewCall(json.RawMessage(`1`), protocol.MethodToolsCall, json.RawMessage(params)))
+			if take.Do == nil {
+				t.Fatalf("%s passes", params)
+			}
+			return take.Do(t.Context())
+		}
+		return func(params string) *receiver.Collecting {
+				c, a := do(params)
+				if c == nil {
+					t.Fatalf("%s got %s", params, a.Append(nil, nil))
+				}
+				t.Cleanup(c.Close)
+				return c
+			}, func(params string) receiver.Answer {
+				_, a := do(params)
+				return a
+			}
+	}
+	result := func(c *receiver.Collecting) string {
+		for {
+			_, a, last, err := c.Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if last {
+				return string(a.Result)
+			}
+		}
+	}
+	begin, _ := restart()
+	lost := begin(`{"name":"a"}`)
+	result(lost)
+	lost.Lost(t.Context())
+
+	begin, ask := restart()
+	tickets := protocol.Get(protocol.Get(protocol.Get(ask(`{"name":"ticket_list","arguments":{}}`).Result, "_meta"), protocol.MetaTickets), "tickets")
+	all, err := protocol.Elements(tickets)
+	if err != nil || len(all) != 1 {
+		t.Fatalf("tickets: %s, %v", tickets, err)
+	}
+	collect := begin(`{"name":"ticket_collect","arguments":{"ticket":` + string(protocol.Get(all[0].Value, "ticket")) + `}}`)
+	if got := result(collect); got != `{"content":[],"run":1}` {
+		t.Fatalf("collected %s", got)
+	}
+	repeat := begin(`{"name":"a"}`)
+	collect.Delivered(t.Context())
+	if got := result(repeat); got != `{"content":[],"run":2}` {
+		t.Errorf("the repeat got %s", got)
+	}
 }
 
 // The ticket tools stand on the last page of a listing; what the server wrote of its own tools stays
