@@ -114,7 +114,7 @@ func (w *world) finish() {
 				continue
 			}
 			for deadline := time.Now().Add(longest); work.ticket != ""; {
-				if w.collect(s, work); work.fate != orphaned && (!work.raced || work.fate != ended || work.got > 0) {
+				if w.collect(s, work); work.fate != orphaned && (work.fate != ended || !work.raced) {
 					break
 				} else if time.Now().After(deadline) {
 					w.Fatalf("never interrupted: %v", work)

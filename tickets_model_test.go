@@ -47,7 +47,7 @@ type work struct {
 	held    certainty // nobody has collected it; yes until somebody did
 	fate    fate
 	end     order // if it ended
-	raced   bool  // it ended as its client hung up: a restart may have come before that was stored
+	raced   bool  // it ended as its client hung up: nobody has seen yet that this was stored
 	got     int   // how often its outcome was given to its requestor
 }
 
@@ -319,7 +319,7 @@ func (w *world) settle(a *attempt) {
 		if string(a.reply.Result) != string(result) || !sameError(a.reply.Error, refusal) {
 			w.Fatalf("call %d got %s %s, which %v did not produce", a.call, a.reply.Result, a.reply.Error, work)
 		}
-		work.got++
+		work.got, work.raced = work.got+1, false
 		if !a.own() || work.tool.required {
 			w.collected(work)
 		}

@@ -348,25 +348,22 @@ func (w *world) collect(s *session, work *work) {
 func (w *world) drawCancel(rt *rapid.T) {
 	work := w.drawWork(rt, func(work *work) bool { return work.ticket != "" && work.fate != orphaned })
 	r := w.ask(w.drawSession(rt, work.who), "tools/call", fmt.Sprintf(`{"name":"ticket_cancel","arguments":{"ticket":%q}}`, work.ticket))
-	want := "ended"
 	status, id := ticketStatus(r.Result)
-	if work.fate == runs || work.fate == cancelled || work.raced && status == "cancelled" {
+	want := "ended"
+	if work.fate == runs || work.fate == cancelled || work.fate == ended && work.raced && status == "cancelled" {
 		want = "cancelled"
 	}
 	if status != want || id != work.ticket {
 		w.Fatalf("cancel: %s of %v", r.Result, work)
 	}
-	if work.raced && want == "cancelled" {
-		work.fate = cancelled
-		w.collected(work)
+	if want == "ended" || work.fate == cancelled {
 		return
 	}
-	if work.fate != runs {
-		return
+	if work.fate == runs {
+		w.halted(work)
 	}
 	work.fate = cancelled
 	w.collected(work)
-	w.halted(work)
 	for _, a := range slices.Clone(w.attempts) {
 		if a.work == work {
 			w.settle(a)

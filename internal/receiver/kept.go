@@ -59,7 +59,7 @@ func isKept(key string) bool {
 // maxLife is how long before this process began work may have that a repeat is taken to.
 const maxLife = 24 * time.Hour
 
-// load is Receiver.loadKept.
+// load takes in what an earlier process kept for a principal, if that is not done yet.
 func (k *keptWork) load(ctx context.Context, e *engine.Engine, p task.Principal, reattach time.Duration) error {
 	k.mu.Lock()
 	loaded := k.loaded[p] || time.Since(k.opened) > reattach
@@ -232,7 +232,7 @@ func (r *Receiver) letGo(ctx context.Context, t *task.Task) {
 	}
 }
 
-// loadKept takes in what an earlier process kept for a principal.
+// loadKept is keptWork.load. If it fails, repeats of what was kept start anew.
 func (r *Receiver) loadKept(ctx context.Context, p task.Principal) {
 	if err := r.kept.load(ctx, r.engine, p, r.tickets.Reattach); err != nil {
 		r.log.Error("looking for work of earlier calls failed", "error", err)
