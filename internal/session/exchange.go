@@ -2,11 +2,14 @@ package session
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 
@@ -18,46 +21,67 @@ import (
 // when it is over: the SDK still drains the body then, so that the connection can be used
 // again.
 type exchange struct {
-	release func() // ends the watch for a reason to give up
+	abandon context.CancelFunc
+	release func()        // ends the watch for a reason to give up
+	reached atomic.Bool   // the server has begun to answer
+	over    chan struct{} // closed when the call has its response
 }
+
+type exchangeKey struct{}
 
 // call sends a call in the background.
 func (c *httpConn) call(ctx context.Context, req *jsonrpc.Request) error {
-	sending, abandon := context.WithCancel(context.WithoutCancel(ctx))
-	send := func() {
+	e := &exchange{over: make(chan struct{})}
+	var sending context.Context
+	sending, e.abandon = context.WithCancel(context.WithValue(context.WithoutCancel(ctx), exchangeKey{}, e))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := cmp.Or(ctx.Err(), c.ctx.Err()); err != nil { // closed: nothing may be added to work any more
+		e.abandon()
+		return err
+	}
+	withCaller := context.AfterFunc(ctx, func() { e.linger(c.ctx) })
+	withConnection := context.AfterFunc(c.ctx, e.abandon)
+	e.release = func() {
+		withCaller()
+		withConnection()
+	}
+	c.calls[req.ID] = e
+	c.work.Go(func() {
 		err := c.Connection.Write(sending, req)
 		if err == nil {
 			return
 		}
-		abandon()
+		e.abandon()
 		c.finish(req.ID)
 		if ctx.Err() == nil {
 			c.deliver(&jsonrpc.Response{ID: req.ID, Error: c.answered(err)})
 		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := c.ctx.Err(); err != nil { // closed: nothing may be added to work any more
-		abandon()
-		return err
-	}
-	withCaller, withConnection := context.AfterFunc(ctx, abandon), context.AfterFunc(c.ctx, abandon)
-	c.calls[req.ID] = &exchange{release: func() {
-		withCaller()
-		withConnection()
-	}}
-	c.work.Go(send)
+	})
 	return nil
+}
+
+// linger gives up the exchange a while after its caller has gone: a call that is withdrawn is
+// still to be seen to stop, and what its server asks to be refused.
+func (e *exchange) linger(connection context.Context) {
+	timer := time.NewTimer(withdrawGrace)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		e.abandon()
+	case <-e.over:
+	case <-connection.Done():
+	}
 }
 
 // finish forgets a call that has its response.
 func (c *httpConn) finish(id jsonrpc.ID) {
 	c.mu.Lock()
-	e := c.calls[id]
-	delete(c.calls, id)
-	c.mu.Unlock()
-	if e != nil {
+	defer c.mu.Unlock()
+	if e := c.calls[id]; e != nil {
 		e.release()
+		close(e.over)
+		delete(c.calls, id)
 	}
 }
 

@@ -116,8 +116,11 @@ type httpConn struct {
 	heard      chan struct{} // closed when the first GET is answered
 	hearOnce   sync.Once
 
-	mu    sync.Mutex
-	calls map[jsonrpc.ID]*exchange // not answered yet
+	withdrawals sync.WaitGroup
+
+	mu      sync.Mutex
+	closing bool
+	calls   map[jsonrpc.ID]*exchange // not answered yet
 }
 
 // pump reads the answers.
@@ -175,6 +178,9 @@ func (c *httpConn) Write(ctx context.Context, msg jsonrpc.Message) error {
 		}
 		return c.call(ctx, req)
 	}
+	if req != nil && req.Method == protocol.MethodCancelled {
+		return c.withdraw(ctx, req)
+	}
 	if err := c.Connection.Write(ctx, msg); err != nil {
 		return c.explain(err)
 	}
@@ -213,8 +219,13 @@ func (c *httpConn) explain(err error) error {
 	return err
 }
 
-// Close ends the session with DELETE.
+// Close ends the session with DELETE. Before that it waits, for a bounded time, until calls that
+// were withdrawn have stopped: an SDK server's answer to DELETE waits for its handlers.
 func (c *httpConn) Close() error {
+	c.mu.Lock()
+	c.closing = true
+	c.mu.Unlock()
+	c.withdrawals.Wait()
 	err := c.Connection.Close()
 	c.mu.Lock()
 	c.cancel()
@@ -252,6 +263,9 @@ func (t *tripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}
 	resp, err := t.base.RoundTrip(req)
+	if e, ok := req.Context().Value(exchangeKey{}).(*exchange); ok && err == nil {
+		e.reached.Store(true)
+	}
 	if err == nil && req.Method == http.MethodPost {
 		t.lost.Store(resp.StatusCode == http.StatusNotFound && req.Header.Get(sessionIDHeader) != "")
 		t.denied.Store(resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden)

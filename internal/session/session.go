@@ -323,12 +323,8 @@ func (s *Session) begin(id jsonrpc.ID) (ctx context.Context, finish func() bool)
 
 // cancelled ends a request of the server that it cancels, and reports whether there was one.
 func (s *Session) cancelled(params json.RawMessage) bool {
-	var id any
-	if json.Unmarshal(protocol.Get(params, "requestId"), &id) != nil {
-		return false
-	}
-	named, err := jsonrpc.MakeID(id)
-	if err != nil {
+	named, ok := requestID(params)
+	if !ok {
 		return false
 	}
 	s.mu.Lock()
