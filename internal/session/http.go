@@ -263,7 +263,7 @@ func (t *tripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}
 	resp, err := t.base.RoundTrip(req)
-	if e, ok := req.Context().Value(exchangeKey{}).(*exchange); ok && err == nil {
+	if e, ok := req.Context().Value(exchangeKey{}).(*exchange); ok && err == nil && resp.StatusCode < 300 {
 		e.reached.Store(true)
 	}
 	if err == nil && req.Method == http.MethodPost {

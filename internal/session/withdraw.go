@@ -13,8 +13,8 @@ import (
 // withdrawGrace is how long a call that is not waited for any more is still looked after.
 const withdrawGrace = time.Second
 
-// firstRepeat is when notifications/cancelled is sent again; each time after that it takes three
-// times as long.
+// firstRepeat is how long after the first notifications/cancelled it is sent again; each time
+// after that it takes three times as long.
 const firstRepeat = 50 * time.Millisecond
 
 // withdraw sends notifications/cancelled. Each message has a POST of its own, so this one may
@@ -24,13 +24,14 @@ const firstRepeat = 50 * time.Millisecond
 func (c *httpConn) withdraw(ctx context.Context, cancelled *jsonrpc.Request) error {
 	e := c.exchangeOf(cancelled.Params)
 	known := e == nil || e.reached.Load()
-	if err := c.Connection.Write(ctx, cancelled); err != nil {
-		return c.explain(err)
-	}
+	err := c.Connection.Write(ctx, cancelled)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !known && !c.closing {
+	if e != nil && !c.closing && (err != nil || !known) {
 		c.withdrawals.Go(func() { c.insist(e, cancelled) })
+	}
+	if err != nil {
+		return c.explain(err)
 	}
 	return nil
 }
@@ -45,12 +46,15 @@ func (c *httpConn) insist(e *exchange, cancelled *jsonrpc.Request) {
 		case <-e.over:
 			timer.Stop()
 			return
+		case <-c.failed:
+			timer.Stop()
+			return
 		case <-ctx.Done():
 			timer.Stop()
 			return
 		}
 		known := e.reached.Load()
-		if c.Connection.Write(ctx, cancelled) != nil || known {
+		if err := c.Connection.Write(ctx, cancelled); err == nil && known {
 			return
 		}
 	}

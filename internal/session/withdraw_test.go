@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -16,17 +17,14 @@ import (
 )
 
 // CAN-2: a cancellation that overtakes its call stops the work all the same, also of a tool that
-// asks something.
+// asks something, and if the server has no time for the first.
 func TestCancellationOvertakesItsCall(t *testing.T) {
 	for _, json := range []bool{false, true} {
 		for _, tool := range []string{"wait", "ask"} {
-			for _, closed := range []bool{false, true} {
-				name := tool
+			for _, way := range []string{"cancelled", "closed", "refused at first"} {
+				name := tool + ", " + way
 				if json {
 					name += ", JSON"
-				}
-				if closed {
-					name += ", closed"
 				}
 				t.Run(name, func(t *testing.T) {
 					server := newServer(nil)
@@ -42,6 +40,7 @@ func TestCancellationOvertakesItsCall(t *testing.T) {
 					inner := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{JSONResponse: json})
 					arrived, overtaken := make(chan struct{}), make(chan struct{})
 					var once sync.Once
+					var refused atomic.Bool
 					ts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 						body, _ := io.ReadAll(req.Body)
 						req.Body = io.NopCloser(bytes.NewReader(body))
@@ -52,6 +51,10 @@ func TestCancellationOvertakesItsCall(t *testing.T) {
 							w = answering{w, taken}
 						case bytes.Contains(body, []byte(`"notifications/cancelled"`)):
 							defer once.Do(func() { close(overtaken) })
+							if way == "refused at first" && refused.CompareAndSwap(false, true) {
+								w.WriteHeader(http.StatusServiceUnavailable)
+								return
+							}
 						case req.Method == http.MethodDelete:
 							<-taken
 						}
@@ -67,7 +70,7 @@ func TestCancellationOvertakesItsCall(t *testing.T) {
 						called <- err
 					}()
 					<-arrived
-					if closed {
+					if way == "closed" {
 						s.Close()
 						if err := <-called; !errors.Is(err, session.ErrClosed) {
 							t.Error(err)
